@@ -1,0 +1,294 @@
+"""From what users pass to validated arrays: X, sample weights, targets.
+
+Nothing is cast here beyond what scikit-learn's own validation does, inputs are never
+written to, and large memory maps are read in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite, check_array
+from sklearn.utils.validation import column_or_1d, validate_data
+
+SLICE_BYTES = 2**24  # how much of a large array is looked at (or cast) at a time
+
+
+@dataclass(frozen=True)
+class RawTokens:
+    """Validated input, still in the user's dtype and memory.
+
+    `values` is (n, p) for tables, (n, T, c) for sequences of equal length, and
+    (sum of lengths, c) for ragged samples, whose lengths are then in `lengths`.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray | None = None
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples."""
+        return len(self.values) if self.lengths is None else len(self.lengths)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """First token of every ragged sample in `values`."""
+        assert self.lengths is not None
+        return np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+
+    def take(self, rows: np.ndarray) -> RawTokens:
+        """Return the given samples."""
+        if self.lengths is None:
+            return RawTokens(self.values[rows])
+        spans = [
+            np.arange(o, o + t) for o, t in zip(self.offsets[rows], self.lengths[rows], strict=True)
+        ]
+        return RawTokens(self.values[np.concatenate(spans)], self.lengths[rows])
+
+    def slices(self) -> Iterator[slice]:
+        """Cut the first axis of `values` into pieces of about SLICE_BYTES in float64."""
+        rows = max(1, SLICE_BYTES // (8 * max(1, int(np.prod(self.values.shape[1:])))))
+        for start in range(0, len(self.values), rows):
+            yield slice(start, min(start + rows, len(self.values)))
+
+
+def token_index(offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the positions in packed values of the tokens of the given samples."""
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(offsets, lengths) + within
+
+
+def read_X(
+    estimator: BaseEstimator,
+    X: Any,
+    *,
+    reset: bool,
+    token_dim: int | None,
+    padding_value: float | None,
+) -> RawTokens:
+    """Validate X in any of the accepted forms; set (or check) the scikit-learn attributes."""
+    name = type(estimator).__name__
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+    if is_ragged(X):
+        tokens = pack(X, name)
+        if reset:
+            estimator.n_features_in_ = tokens.values.shape[-1]
+        return tokens
+    ndim = number_of_dimensions(X)
+    if ndim > 3:
+        raise ValueError(
+            f"X has {ndim} dimensions; {name} takes 2-D (n_samples, n_features), 3-D "
+            "(n_samples, n_tokens, features) or a list of (n_tokens_i, features) arrays."
+        )
+    options = {"dtype": "numeric", "ensure_all_finite": False}
+    if ndim == 3:
+        X = check_array(X, allow_nd=True, input_name="X", estimator=estimator, **options)
+    elif not reset and token_dim is not None and fitted_on_other_form(estimator, X):
+        X = check_array(X, input_name="X", estimator=estimator, **options)
+    else:
+        X = validate_data(estimator, X, reset=reset, **options)
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"X has dtype {X.dtype}; {name} takes numbers. Encode X as numbers first.")
+    if 0 in X.shape[1:]:
+        raise ValueError(f"Found array with shape {X.shape}: no tokens or no features. {name}")
+    if X.ndim == 2 and token_dim is not None:
+        if X.shape[1] % token_dim:
+            raise ValueError(
+                f"X has {X.shape[1]} columns, which is not divisible by token_dim={token_dim}: "
+                "2-D windows need n_tokens * token_dim columns."
+            )
+        X = X.reshape(len(X), -1, token_dim)
+    elif X.ndim == 3 and token_dim not in (None, X.shape[2]):
+        raise ValueError(f"X has {X.shape[2]} features per token, but token_dim={token_dim}.")
+    tokens = RawTokens(X)
+    if X.ndim == 3 and padding_value is not None:
+        tokens = drop_padding(X, padding_value)
+    if reset and ndim == 3:  # scikit-learn's attribute, for input it has no rule for
+        estimator.n_features_in_ = X.shape[2]
+    for piece in tokens.slices():
+        assert_all_finite(tokens.values[piece], input_name="X", estimator_name=name)
+    return tokens
+
+
+def number_of_dimensions(X: Any) -> int:
+    """Return the dimensions of X, without converting frames and sparse matrices."""
+    if sparse.issparse(X) or hasattr(X, "columns"):
+        return 2
+    if hasattr(X, "shape"):
+        return len(X.shape)
+    try:
+        return np.asarray(X).ndim
+    except ValueError:  # nested lists of unequal lengths: check_array finds the words
+        return 2
+
+
+def fitted_on_other_form(estimator: BaseEstimator, X: Any) -> bool:
+    """Tell whether 2-D windows come to an estimator fitted on their 3-D form."""
+    return getattr(estimator, "n_features_in_", None) == estimator.get_params()["token_dim"]
+
+
+def is_ragged(X: Any) -> bool:
+    """Tell whether X is a sequence of 2-D arrays, one a sample."""
+    if isinstance(X, np.ndarray):
+        if X.dtype != object or X.ndim != 1:
+            return False
+    elif not isinstance(X, list | tuple):
+        return False
+    return len(X) > 0 and all(len(getattr(sample, "shape", ())) == 2 for sample in X)
+
+
+def pack(X: Sequence[Any], name: str) -> RawTokens:
+    """Concatenate the samples of a list along the token axis."""
+    samples = []
+    for i, sample in enumerate(X):
+        sample = sample.detach().cpu().numpy() if isinstance(sample, torch.Tensor) else sample
+        try:
+            sample = check_array(
+                sample, dtype="numeric", ensure_min_samples=0, input_name=f"X[{i}]", estimator=name
+            )
+        except ValueError as error:
+            raise ValueError(f"Sample {i} of X is not usable: {error}") from error
+        if sample.dtype.kind not in "biuf":
+            raise ValueError(f"Sample {i} of X has dtype {sample.dtype}; {name} takes numbers.")
+        samples.append(sample)
+    widths = {sample.shape[1] for sample in samples}
+    if len(widths) > 1:
+        raise ValueError(
+            f"The samples of X have different numbers of features per token: {sorted(widths)}. "
+            "Each must be (n_tokens_i, features) with the same number of features."
+        )
+    lengths = np.array([len(sample) for sample in samples])
+    refuse_empty(lengths)
+    return RawTokens(np.concatenate(samples), lengths)
+
+
+def real_token_mask(X: np.ndarray, padding_value: float | None) -> np.ndarray:
+    """Tell which tokens (n, T) are real: at least one feature is not `padding_value`."""
+    if padding_value is None:
+        return np.ones(X.shape[:2], dtype=bool)
+    if np.isnan(padding_value):
+        return ~np.isnan(X).all(axis=2)
+    with np.errstate(over="ignore"):
+        return (np.asarray(padding_value).astype(X.dtype) != X).any(axis=2)
+
+
+def drop_padding(X: np.ndarray, padding_value: float) -> RawTokens:
+    """Keep the real tokens."""
+    real = real_token_mask(X, padding_value)
+    lengths = real.sum(axis=1)
+    refuse_empty(lengths)
+    return RawTokens(X[real], lengths)
+
+
+def refuse_empty(lengths: np.ndarray) -> None:
+    """Raise for samples without a single real token."""
+    empty = np.flatnonzero(lengths == 0)
+    if len(empty):
+        rows = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        raise ValueError(
+            f"X has {len(empty)} sample(s) without a real token, in row(s) {rows}: drop them, or "
+            "check padding_value."
+        )
+
+
+def read_sample_weight(
+    sample_weight: Any, n_samples: int, estimator: BaseEstimator, input_name: str = "sample_weight"
+) -> np.ndarray:
+    """Return float64 weights (ones for None), checked to be usable."""
+    if sample_weight is None:
+        return np.ones(n_samples)
+    weight = check_array(
+        sample_weight,
+        ensure_2d=False,
+        allow_nd=True,
+        dtype=np.float64,
+        input_name=input_name,
+        estimator=estimator,
+    )
+    if weight.ndim != 1:
+        raise ValueError("Sample weights must be 1D array or scalar")
+    if weight.shape != (n_samples,):
+        raise ValueError(
+            f"{input_name}.shape == {weight.shape}, expected {(n_samples,)}: one weight per sample."
+        )
+    if (weight < 0).any():
+        raise ValueError(f"Negative values in data passed to `{input_name}`: weights must be >= 0.")
+    if not weight.any():
+        raise ValueError(f"{input_name}: sample weights must not all be zero.")
+    return weight / weight.max()  # so that sums of huge or tiny weights neither over- nor underflow
+
+
+def read_y_numeric(
+    y: Any, tokens: RawTokens, estimator: BaseEstimator, *, per_token: bool, input_name: str = "y"
+) -> np.ndarray:
+    """Return float64 targets: (n,) or (n, k); per token (n, T[, k]) or packed (sum t_i[, k])."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    options: dict[str, Any] = {
+        "ensure_2d": False,
+        "dtype": np.float64,
+        "input_name": input_name,
+        "estimator": estimator,
+    }
+    if per_token:
+        return read_y_per_token(y, tokens, options)
+    y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
+    y = check_array(y, **options)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+    check_length(y, tokens, input_name)
+    return y
+
+
+def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.ndarray:
+    """Return one target (vector) a token, real tokens only."""
+    lengths = tokens.lengths
+    if isinstance(y, list | tuple) and lengths is not None:
+        pieces = [np.asarray(piece) for piece in y]
+        check_length(pieces, tokens, "y")
+        for i, (piece, length) in enumerate(zip(pieces, lengths, strict=True)):
+            if piece.ndim not in (1, 2) or len(piece) != length:
+                raise ValueError(
+                    f'pooling="none" needs one target a token: sample {i} has {length} tokens, '
+                    f"but y[{i}] has shape {piece.shape}."
+                )
+        return check_array(np.concatenate(pieces), **options)
+    options = options | {"allow_nd": True}
+    if lengths is None:
+        y = check_array(y, **options)
+        n, T = tokens.values.shape[:2]
+        if y.ndim not in (2, 3) or y.shape[:2] != (n, T):
+            raise ValueError(
+                f'pooling="none" needs y of shape ({n}, {T}) or ({n}, {T}, n_outputs), one target '
+                f"a token; got {y.shape}."
+            )
+        return y
+    # padded X, padded y: what stands at padded positions is ignored
+    y = check_array(y, **options | {"ensure_all_finite": False})
+    check_length(y, tokens, "y")
+    if y.ndim not in (2, 3) or y.shape[1] < lengths.max():
+        raise ValueError(
+            f'pooling="none" needs y of shape (n_samples, n_tokens[, n_outputs]) with n_tokens >= '
+            f"{lengths.max()}; got {y.shape}."
+        )
+    return check_array(y[np.arange(y.shape[1]) < lengths[:, None]], **options)
+
+
+def check_length(y: Any, tokens: RawTokens, input_name: str) -> None:
+    """Raise unless there is one target a sample."""
+    if len(y) != tokens.n_samples:
+        raise ValueError(
+            "Found input variables with inconsistent numbers of samples: "
+            f"X has {tokens.n_samples}, {input_name} has {len(y)}."
+        )

@@ -1,0 +1,108 @@
+"""Initial weights, and the way between a torch module and NumPy arrays.
+
+Fitted estimators store their weights as NumPy arrays: free of devices, small, and safe
+to pickle; modules are rebuilt from them on demand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._tokens import TokenLayout
+
+NumpyState = dict[str, np.ndarray]
+
+
+def is_weight(name: str) -> bool:
+    """Tell whether a parameter is a weight matrix: those carry the L2 penalty."""
+    leaf = name.rpartition(".")[2]
+    return not leaf.endswith("_bias") and not leaf.startswith("norm") and leaf != "position"
+
+
+def initial_state(
+    config: ModuleConfig, random_state: np.random.RandomState, *, init: str, init_scale: float
+) -> NumpyState:
+    """Draw the initial weights, always in float64 on the CPU.
+
+    Every device and dtype therefore starts from the same point. Weight matrices are
+    N(0, s^2 / fan_in) for ``init="gaussian"`` and N(0, 2 s^2 / (fan_in + fan_out)) for
+    ``init="xavier"`` with s = `init_scale`; biases are zero, LayerNorm weights one.
+    """
+    state = {}
+    for name, parameter in ResidualTransformer(config).named_parameters():
+        shape = tuple(parameter.shape)
+        leaf = name.rpartition(".")[2]
+        if leaf in ("norm1_weight", "norm2_weight"):
+            state[name] = np.ones(shape)
+        elif leaf == "position":
+            # small beside unit-variance tokens, as in BERT and GPT-2
+            state[name] = 0.02 * random_state.standard_normal(shape)
+        elif not is_weight(name):
+            state[name] = np.zeros(shape)
+        else:
+            fan_in, fan_out = shape[-2:]
+            variance = 1 / fan_in if init == "gaussian" else 2 / (fan_in + fan_out)
+            scale = init_scale * math.sqrt(variance)
+            state[name] = scale * random_state.standard_normal(shape)
+    if config.embedding == "grouped":
+        # narrow groups are padded with zero columns: their weights must not count as weights
+        for group, width in enumerate(group_widths(config)):
+            state["embedding_weight"][group, width:] = 0.0
+    return state
+
+
+def build_module(
+    config: ModuleConfig,
+    state: NumpyState,
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> ResidualTransformer:
+    """Build the module of `config` with the weights of `state`."""
+    module = ResidualTransformer(config)
+    # cast on the CPU first: some devices have no float64
+    module.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in state.items()})
+    return module.to(dtype).to(device).eval()
+
+
+def state_of(module: nn.Module) -> NumpyState:
+    """Copy the parameters of `module` into NumPy arrays."""
+    return {
+        name: parameter.detach().cpu().numpy().copy()
+        for name, parameter in module.named_parameters()
+    }
+
+
+def group_widths(config: ModuleConfig) -> list[int]:
+    """Return how many features each group of a table has (as ``np.array_split`` cuts)."""
+    assert config.n_tokens is not None
+    return [len(group) for group in np.array_split(np.arange(config.n_features), config.n_tokens)]
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """All a fitted estimator needs to predict or to go on training; plain data only."""
+
+    config: ModuleConfig
+    layout: TokenLayout
+    state: NumpyState
+    learning_rate: float
+    velocity: np.ndarray | None = None  # kept for warm_start only
+    format_version: int = 1
+
+
+def check_same_shapes(state: dict[str, np.ndarray], config: ModuleConfig) -> None:
+    """Raise when warm_start would go on with weights of another model."""
+    for name, parameter in ResidualTransformer(config).named_parameters():
+        if name not in state or state[name].shape != tuple(parameter.shape):
+            raise ValueError(
+                f"warm_start=True cannot go on: parameter {name!r} had shape "
+                f"{getattr(state.get(name), 'shape', None)} and would now have "
+                f"{tuple(parameter.shape)}. Fit a clone, or set warm_start=False."
+            )
