@@ -1,0 +1,444 @@
+"""What both estimators share: input -> tokens -> module -> train -> diagnose -> store."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted
+from skorch.callbacks import Callback
+
+from sklearn_restf._batches import Batches
+from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
+from sklearn_restf._device import prediction_device, resolve_device, resolve_dtype
+from sklearn_restf._fit_diagnostics import diagnose_fit
+from sklearn_restf._input import RawTokens, read_sample_weight, read_X
+from sklearn_restf._losses import Loss
+from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._parameters import check_parameters
+from sklearn_restf._prediction import predict_tokens
+from sklearn_restf._progress import make_progress
+from sklearn_restf._reporting import report
+from sklearn_restf._samples import Samples
+from sklearn_restf._sklearn_callbacks import CallbackSupportMixin, FitContext
+from sklearn_restf._skorch_callbacks import usable_callbacks
+from sklearn_restf._state import (
+    FittedModel,
+    NumpyState,
+    build_module,
+    check_same_shapes,
+    initial_state,
+    state_of,
+)
+from sklearn_restf._threads import thread_limit, work_per_pass
+from sklearn_restf._tokens import TokenLayout, as_layout, check_compatible, plan_layout
+from sklearn_restf._training import FullBatchNet, TrainingResult, TrainingSettings
+from sklearn_restf._validation_split import split_rows
+
+PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that training needs, on the device."""
+
+    config: ModuleConfig
+    layout: TokenLayout
+    state: NumpyState
+    train: Batches
+    valid: Batches | None
+    dtype: torch.dtype
+    device: torch.device
+
+
+class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
+    """Shared machinery of the regressor and the classifier."""
+
+    _parameter_constraints = PARAMETER_CONSTRAINTS
+
+    # --- what a subclass says about its targets -------------------------------------
+
+    @abstractmethod
+    def _read_targets(self, y: Any, tokens: RawTokens, input_name: str) -> np.ndarray:
+        """Validate y; one entry per sample, or per token."""
+
+    @abstractmethod
+    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
+        """Set the fitted attributes that describe the targets."""
+
+    @abstractmethod
+    def _encode_targets(self, y: np.ndarray, tokens: RawTokens) -> np.ndarray:
+        """Return what the module is trained to output, one column per output."""
+
+    @abstractmethod
+    def _placeholder_targets(self, tokens: RawTokens) -> np.ndarray:
+        """Return targets of the right shape that say nothing, for a diagnosis without y."""
+
+    @abstractmethod
+    def _loss_function(self) -> Loss:
+        """Return the training loss."""
+
+    def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the readout bias to start from."""
+        return np.zeros(encoded.shape[-1])
+
+    def _stratify(self, y: np.ndarray) -> np.ndarray | None:
+        """Return labels to stratify a random validation split by."""
+        return None
+
+    def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Return the sample weights times the class weights."""
+        return weight
+
+    # --- fit ------------------------------------------------------------------------
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+    ) -> None:
+        self._check_parameters()
+        previous: FittedModel | None = getattr(self, "_fitted", None) if self.warm_start else None
+        device = resolve_device(self.device)
+        random_state = check_random_state(self.random_state)
+        samples = self._read_samples(X, y, sample_weight, reset=previous is None)
+        valid = None
+        if X_val is not None or y_val is not None:
+            valid = self._read_validation(X_val, y_val, sample_weight_val)
+        samples, valid = self._split(samples, valid, random_state)
+        problem = self._pose(samples, valid, previous, random_state, device)
+        context = None
+        if getattr(self, "_skl_callbacks", None):
+            context = FitContext(
+                self, X, y, self.max_iter, lambda net: self._provisional_attributes(net, problem)
+            )
+        net = FullBatchNet(
+            build_module(problem.config, problem.state, dtype=problem.dtype, device=device),
+            settings=self._training_settings(),
+            train=problem.train,
+            valid=problem.valid,
+            warm_start_from=(
+                (previous.learning_rate, previous.velocity) if previous is not None else None
+            ),
+            callbacks=usable_callbacks(self.callbacks),
+            hooks=(context.begin, context.end) if context else None,
+            progress=make_progress(self.verbose, type(self).__name__),
+            device=device,
+        )
+        with thread_limit(work_per_pass(problem.config, samples.tokens)):
+            result = net.run()
+            self._store(result, problem)
+            self.convergence_diagnostics_ = diagnose_fit(
+                self, result, problem.train, problem.config, self._loss_function()
+            )
+        self._fitted_callbacks = [callback for _, callback in net.callbacks_]
+        report(self, result)
+        if context:
+            context.close(vars(self))
+
+    def _check_parameters(self) -> None:
+        check_parameters(
+            type(self).__name__, self.get_params(deep=False), self._parameter_constraints
+        )
+
+    def _read_samples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Samples:
+        tokens = self._read_X(X, reset=reset)
+        weight = read_sample_weight(sample_weight, tokens.n_samples, self, "sample_weight")
+        y = self._read_targets(y, tokens, "y")
+        samples = Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
+        weight = self._class_weight(samples.y, samples.weight)
+        return replace(samples, weight=weight).without_zero_weights()
+
+    def _read_validation(self, X_val: Any, y_val: Any, sample_weight_val: Any) -> Samples:
+        if X_val is None or y_val is None:
+            raise ValueError("Pass both X_val and y_val, or neither.")
+        tokens = self._read_X(X_val, reset=False)
+        weight = read_sample_weight(sample_weight_val, tokens.n_samples, self, "sample_weight_val")
+        y_val = self._read_targets(y_val, tokens, "y_val")
+        return Samples(tokens, y_val, weight, self.pooling == "none").without_zero_weights()
+
+    def _read_X(self, X: Any, *, reset: bool) -> RawTokens:
+        return read_X(
+            self, X, reset=reset, token_dim=self.token_dim, padding_value=self.padding_value
+        )
+
+    def _split(
+        self, samples: Samples, valid: Samples | None, random_state: np.random.RandomState
+    ) -> tuple[Samples, Samples | None]:
+        """Hold out what early stopping watches, unless the user gave it."""
+        seed = random_state.randint(np.iinfo(np.int32).max)  # drawn always: same weights either way
+        if valid is not None or not self.early_stopping:
+            return samples, valid
+        train, held_out = split_rows(
+            samples.tokens.n_samples,
+            self.validation_fraction,
+            how=self.early_stopping,
+            labels=None if self.early_stopping == "last" else self._stratify(samples.y),
+            seed=seed,
+        )
+        return samples.take(train), samples.take(held_out)
+
+    def _pose(
+        self,
+        samples: Samples,
+        valid: Samples | None,
+        previous: FittedModel | None,
+        random_state: np.random.RandomState,
+        device: torch.device,
+    ) -> Problem:
+        """Turn samples into tokens, targets and initial weights."""
+        if previous is None:
+            self._learn_targets(samples.y, samples.tokens, samples.weight)
+            layout = self._plan_layout(samples.tokens, samples.weight)
+        else:
+            layout = previous.layout
+            samples = self._compatible(layout, samples)
+        encoded = self._encode_targets(samples.y, samples.tokens)
+        config = self._module_config(layout, encoded.shape[-1])
+        if previous is None:
+            state = initial_state(config, random_state, init=self.init, init_scale=self.init_scale)
+            state["readout_bias"] = self._initial_bias(encoded, samples.weight)
+        else:
+            state = previous.state
+            check_same_shapes(state, config)
+        dtype = resolve_dtype(self.dtype, samples.tokens.values.dtype, device)
+
+        def batches(samples: Samples, encoded: np.ndarray) -> Batches:
+            return Batches(
+                samples.tokens,
+                layout,
+                encoded,
+                samples.weight,
+                config=config,
+                chunk_size=self.chunk_size,
+                dtype=dtype,
+                device=device,
+            )
+
+        held_out = None
+        if valid is not None:
+            valid = self._compatible(layout, valid)
+            held_out = batches(valid, self._encode_targets(valid.y, valid.tokens))
+        train = batches(samples, encoded)
+        return Problem(config, layout, state, train, held_out, dtype, device)
+
+    def _prepare_diagnosis(self, X: Any, y: Any) -> tuple[ResidualTransformer, Batches, Loss]:
+        """Return a float64 module (fitted or initial), the samples and the loss, for diagnose."""
+        probe = copy.copy(self)
+        fitted = getattr(self, "_fitted", None)
+        probe._check_parameters()
+        if y is None:
+            tokens = probe._read_X(X, reset=fitted is None)
+            y = probe._placeholder_targets(tokens)
+            samples = Samples(tokens, y, np.ones(tokens.n_samples), self.pooling == "none")
+        else:
+            samples = probe._read_samples(X, y, None, reset=fitted is None)
+        problem = probe._pose(
+            samples, None, fitted, check_random_state(self.random_state), torch.device("cpu")
+        )
+        module = build_module(problem.config, problem.state)
+        return module, problem.train, probe._loss_function()
+
+    def _compatible(self, layout: TokenLayout, samples: Samples) -> Samples:
+        """Check samples against what was fitted, and bring them into its form."""
+        check_compatible(
+            layout,
+            samples.tokens,
+            type(self).__name__,
+            fixed=self.positional_encoding == "learned",
+        )
+        return samples.in_layout(layout)
+
+    def _plan_layout(self, tokens: RawTokens, weight: np.ndarray) -> TokenLayout:
+        layout = plan_layout(
+            tokens, n_tokens=self.n_tokens, standardize=bool(self.standardize), weight=weight
+        )
+        if layout.kind == "ragged" and self.pooling == "flatten":
+            raise ValueError(
+                "pooling='flatten' has one weight per token position and needs samples of equal "
+                "length; X is ragged. Use pooling='mean' or 'last'."
+            )
+        return layout
+
+    def _module_config(self, layout: TokenLayout, n_outputs: int) -> ModuleConfig:
+        """Resolve the defaults that depend on the data."""
+        table = layout.kind == "table"
+        d_model = self.d_model
+        if d_model is None:
+            d_model = 16 if table else layout.n_features
+        if d_model % self.n_heads:
+            raise ValueError(
+                f"n_heads={self.n_heads} does not divide the token width {d_model}: set d_model to "
+                "a multiple of n_heads."
+            )
+        pooling = self.pooling
+        if pooling == "auto":
+            pooling = "flatten" if layout.kind == "windows" else "mean"
+        gamma = self.ffn_residual_beta
+        return ModuleConfig(
+            n_tokens=layout.n_tokens,
+            token_width=layout.token_width,
+            d_model=int(d_model),
+            n_outputs=n_outputs,
+            n_features=layout.n_features,
+            embedding="grouped" if table else "none" if self.d_model is None else "shared",
+            n_layers=int(self.n_layers),
+            n_heads=int(self.n_heads),
+            d_qk=int(self.d_qk or d_model // self.n_heads),
+            d_ff=int(self.d_ff),
+            activation=self.activation,
+            layer_norm=bool(self.layer_norm),
+            causal=bool(self.causal),
+            pooling=pooling,
+            positional_encoding=self.positional_encoding,
+            max_tokens=layout.max_tokens,
+            residual_beta=float(self.residual_beta),
+            ffn_residual_beta=float(self.residual_beta if gamma is None else gamma),
+        )
+
+    def _training_settings(self) -> TrainingSettings:
+        return TrainingSettings(
+            loss=self._loss_function(),
+            learning_rate=self.learning_rate,
+            momentum=float(self.momentum),
+            alpha=float(self.alpha),
+            max_iter=int(self.max_iter),
+            tol=self.tol,
+            n_iter_no_change=int(self.n_iter_no_change),
+        )
+
+    def _store(self, result: TrainingResult, problem: Problem) -> None:
+        """Set the fitted attributes of a run that ended, one way or another."""
+        use_best = bool(result.validation_losses) or result.stop_reason in (
+            "interrupted",
+            "diverged",
+        )
+        state = result.best_state if use_best else result.final_state
+        earlier = getattr(self, "loss_curve_", []) if self.warm_start else []
+        earlier_validation = getattr(self, "validation_curve_", []) if self.warm_start else []
+        self._fitted = FittedModel(
+            problem.config,
+            problem.layout,
+            state,
+            result.learning_rate,
+            result.velocity if self.warm_start and not use_best else None,
+        )
+        self.n_iter_ = result.n_iter
+        self.n_tokens_ = problem.layout.n_tokens
+        self.loss_curve_ = earlier + result.losses[1:]
+        self.validation_curve_ = earlier_validation + result.validation_losses
+        self.loss_ = result.losses[result.best_iteration] if use_best else result.losses[-1]
+        self.best_loss_ = min(self.loss_curve_, default=result.losses[0])
+        self.best_iteration_ = result.best_iteration
+        self.learning_rate_ = float(result.learning_rate)
+        self.stop_reason_ = result.stop_reason
+        self.device_ = str(problem.device)
+        self.dtype_ = str(problem.dtype).removeprefix("torch.")
+
+    def _provisional_attributes(self, net: FullBatchNet, problem: Problem) -> dict[str, Any]:
+        """Return the fitted attributes as if training ended now, for callbacks."""
+        attributes = {name: value for name, value in vars(self).items() if is_fitted_name(name)}
+        fitted = FittedModel(problem.config, problem.layout, state_of(net.module_), 0.0)
+        return attributes | {"_fitted": fitted, "device_": str(problem.device)}
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave no half-fitted estimator: on an error, unfitted, or as it was (warm_start)."""
+        before = dict(vars(self))
+        if not self.warm_start:
+            self._forget()
+        try:
+            yield
+        except BaseException:
+            self._forget()
+            if self.warm_start:
+                vars(self).update(before)
+            raise
+
+    def _forget(self) -> None:
+        for name in [name for name in vars(self) if is_fitted_name(name)]:
+            delattr(self, name)
+
+    # --- predict --------------------------------------------------------------------
+
+    def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
+        """Return the module's outputs in float64, and the samples they belong to."""
+        check_is_fitted(self)
+        fitted = self._fitted
+        tokens = self._read_X(X, reset=False)
+        check_compatible(
+            fitted.layout,
+            tokens,
+            type(self).__name__,
+            fixed=fitted.config.positional_encoding == "learned",
+        )
+        tokens = as_layout(fitted.layout, tokens)
+        device = prediction_device(self.device_, type(self).__name__)
+        with thread_limit(work_per_pass(fitted.config, tokens)):
+            return predict_tokens(fitted, tokens, device, self.chunk_size), tokens
+
+    # --- views of the fitted model --------------------------------------------------
+
+    @property
+    def module_(self) -> ResidualTransformer:
+        """The fitted torch module, rebuilt from the stored weights at every access."""
+        self._require_fitted("module_")
+        return build_module(
+            self._fitted.config, self._fitted.state, dtype=getattr(torch, self.dtype_)
+        )
+
+    @property
+    def net_(self) -> FullBatchNet:
+        """A skorch net around :attr:`module_`, with the training history."""
+        self._require_fitted("net_")
+        net = FullBatchNet(self.module_, settings=self._training_settings()).initialize()
+        for epoch, loss in enumerate(self.loss_curve_, start=1):
+            net.history.new_epoch()
+            net.history.record("epoch", epoch)
+            net.history.record("train_loss", loss)
+        return net
+
+    @property
+    def callbacks_(self) -> list[Callback]:
+        """The skorch callbacks as the fit used (and changed) them; not kept by pickle."""
+        self._require_fitted("callbacks_")
+        return getattr(self, "_fitted_callbacks", [])
+
+    def _require_fitted(self, name: str) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before fit"
+            )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_fitted" in vars(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_fitted_callbacks", None)
+        return state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = False
+        tags.target_tags.required = True
+        return tags
+
+
+def is_fitted_name(name: str) -> bool:
+    """Tell whether an instance attribute belongs to the fitted state."""
+    return name in PRIVATE_FITTED or (name.endswith("_") and not name.startswith("_"))

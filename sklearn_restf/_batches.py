@@ -1,0 +1,129 @@
+"""The samples as gradient descent sees them: all of them, in one or several chunks.
+
+Chunks change memory and speed, never the result: losses and gradients are summed over
+chunks before a step is taken. Ragged samples are grouped by length, so that little time
+goes into padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sklearn_restf._input import RawTokens, token_index
+from sklearn_restf._module import ModuleConfig
+from sklearn_restf._tokens import TokenLayout
+
+GRAPH_BYTES = 2**30  # activations kept for one backward pass before chunks are used
+CHUNK_BYTES = 2**27  # activations of one chunk when memory asks for chunks
+CACHE_BYTES = 2**30  # cast and standardised tokens kept between iterations
+BUCKETS, BUCKET_ROWS = 8, 64  # ragged: at most so many groups, of at least so many samples
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples, on the device: tokens, mask, targets, weights, and which rows they are."""
+
+    x: Tensor
+    mask: Tensor | None
+    y: Tensor
+    weight: Tensor
+    rows: slice | np.ndarray
+
+
+class Batches:
+    """Iterate over all samples in chunks, cached when they fit.
+
+    Parameters
+    ----------
+    tokens : RawTokens
+        All samples.
+    layout : TokenLayout
+        How they become tokens.
+    y : ndarray of shape (n, C), or per token as in :class:`RawTokens`
+        Encoded targets.
+    weight : ndarray of shape (n,)
+        Sample weights; normalised here to sum to one.
+    config : ModuleConfig
+        For the memory estimate.
+    chunk_size : int or None
+        Samples per chunk; None chooses.
+    """
+
+    def __init__(
+        self,
+        tokens: RawTokens,
+        layout: TokenLayout,
+        y: np.ndarray,
+        weight: np.ndarray,
+        *,
+        config: ModuleConfig,
+        chunk_size: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.tokens, self.layout, self.y = tokens, layout, y
+        self.weight = weight / weight.sum()
+        self.dtype, self.device = dtype, device
+        itemsize = torch.finfo(dtype).bits // 8
+        longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
+        per_sample = activation_bytes(config, longest, itemsize)
+        total = per_sample * tokens.n_samples
+        # one backward pass over the kept graph is cheapest; chunks repeat no work but keep
+        # no graph, so that memory is bounded
+        self.keeps_graph = chunk_size is None and total <= GRAPH_BYTES
+        if chunk_size is None and not self.keeps_graph:
+            chunk_size = max(1, int(CHUNK_BYTES // per_sample))
+        self.row_sets = row_sets(tokens, chunk_size)
+        cached = tokens.values.size * itemsize <= CACHE_BYTES
+        self._cache = [self._batch(rows) for rows in self.row_sets] if cached else None
+
+    def __len__(self) -> int:
+        return self.tokens.n_samples
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._cache is not None:
+            return iter(self._cache)
+        return (self._batch(rows) for rows in self.row_sets)
+
+    def _batch(self, rows: slice | np.ndarray) -> Batch:
+        x, mask = self.layout.batch(self.tokens, rows, self.dtype, self.device)
+        y = select_targets(self.y, self.tokens, rows)
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(self.dtype).to(self.device)
+
+        return Batch(x, mask, tensor(y), tensor(self.weight[rows]), rows)
+
+
+def activation_bytes(config: ModuleConfig, T: int, itemsize: int) -> int:
+    """Estimate the bytes autograd keeps per sample: about what one forward pass writes."""
+    per_layer = T * (6 * config.d_model + 2 * config.n_heads * config.d_qk + 2 * config.d_ff)
+    per_layer += 3 * config.n_heads * T * T
+    return itemsize * (config.n_layers * per_layer + T * config.token_width)
+
+
+def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarray]:
+    """Cut the samples into chunks; ragged ones sorted by length."""
+    n = tokens.n_samples
+    if tokens.lengths is None:
+        size = chunk_size or n
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    order = np.argsort(tokens.lengths, kind="stable")
+    pieces = -(-n // chunk_size) if chunk_size else int(np.clip(n // BUCKET_ROWS, 1, BUCKETS))
+    return [rows for rows in np.array_split(order, pieces) if len(rows)]
+
+
+def select_targets(y: np.ndarray, tokens: RawTokens, rows: slice | np.ndarray) -> np.ndarray:
+    """Return the targets of some samples; packed per-token targets become padded ones."""
+    if tokens.lengths is None or len(y) == tokens.n_samples:
+        return y[rows]
+    lengths, offsets = tokens.lengths[rows], tokens.offsets[rows]
+    padded = np.zeros((len(lengths), lengths.max(), y.shape[1]))
+    index = token_index(offsets, lengths)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = y[index]
+    return padded

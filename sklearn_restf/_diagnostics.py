@@ -1,0 +1,234 @@
+"""Why training converges, or does not: the numbers behind ``convergence_diagnostics_``.
+
+The speed of gradient descent on a residual Transformer is governed by the extreme
+singular values of the attention-layer output ``Z = beta F + A F W_V``: the rate is about
+``sigma_min(Z)^2 / ||Z||^2`` (arXiv 2506.05249).
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sklearn_restf._advice import judge
+
+LAYER_QUANTITIES = (
+    "sigma_min",
+    "norm",
+    "condition_ratio",
+    "rank1_residual",
+    "effective_rank",
+    "stable_rank",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class ConvergenceDiagnostics:
+    """Convergence diagnostics of one fit.
+
+    Quantities are taken at the initial parameters, as in the theorem, unless named
+    ``final_*``, and on at most ``diagnostics_samples`` training samples. A quantity that
+    is not defined is NaN, and :attr:`reasons` says why.
+
+    Attributes
+    ----------
+    sigma_min : float
+        Smallest singular value ``sigma_min(T, d)(Z_p)`` over the samples, real tokens only,
+        last layer.
+    norm : float
+        Largest spectral norm ``||Z_p||`` over the samples, last layer.
+    condition_ratio : float
+        ``sigma_min^2 / norm^2``: what drives the rate.
+    rate : float
+        Measured contraction factor of the excess training objective per iteration
+        (floor-free estimator), with its R^2 `rate_r2` over the iterations `rate_window`.
+    predicted_rate : float
+        ``1 - learning_rate * alpha_cert``, the theorem's guarantee for plain gradient descent
+        on the squared error.
+    alpha_cert : float
+        Certified lower bound on the smallest tangent-kernel eigenvalue of the mean loss.
+    jacobian_norm : float
+        ``||J||^2``, the largest Gauss-Newton eigenvalue of the mean loss
+        (``diagnostics="full"``).
+    certified : bool
+        Whether every step satisfied the descent condition ``armijo >= 1/2``, with which the
+        product of ``1 - learning_rate * local_pl`` bounds the loss a posteriori.
+    rank1_residual, effective_rank, stable_rank : float
+        Medians over the samples, of Z in the last layer.
+    attention_sigma_min, attention_rank1_residual, attention_effective_rank, \
+attention_stable_rank : float
+        The same of the attention output alone, without residual connection.
+    final_sigma_min, final_norm, final_condition_ratio, final_rank1_residual, \
+final_effective_rank, final_stable_rank : float
+        At the fitted parameters.
+    layers : DataFrame-like dict of ndarray
+        Every quantity per layer, keys ``"start"`` and ``"end"`` as in :meth:`to_frame`.
+    sigma_min_per_sample, norm_per_sample : ndarray of shape (n_layers, n_diagnosed)
+        Per layer and sample, at the initial parameters.
+    singular_values_start, singular_values_end : ndarray of shape (n_diagnosed, r)
+        Singular values of Z in the last layer, NaN-padded for ragged samples.
+    loss, gradient_norm : ndarray of shape (n_iter + 1,)
+        Objective and norm of its gradient at every visited point.
+    local_pl : ndarray of shape (n_iter + 1,)
+        ``||gradient||^2 / (2 loss)``, a Rayleigh quotient of the tangent kernel.
+    armijo : ndarray of shape (n_iter,)
+        ``(loss_t - loss_{t+1}) / (learning_rate ||gradient_t||^2)``.
+    learning_rates : ndarray of shape (n_iter,)
+        Learning rate of every step.
+    n_iter : int
+        Number of iterations.
+    stop_reason : str
+        Why training ended.
+    reasons : dict
+        Field name to the reason why it is NaN.
+    advice : str
+        A sentence of judgement, and what to change.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_restf import ResidualTransformerRegressor
+    >>> X = np.random.default_rng(0).normal(size=(30, 6))
+    >>> model = ResidualTransformerRegressor(max_iter=30, random_state=0).fit(X, X[:, 0])
+    >>> diagnostics = model.convergence_diagnostics_
+    >>> 0 <= diagnostics.condition_ratio <= 1
+    True
+    """
+
+    sigma_min: float = math.nan
+    norm: float = math.nan
+    condition_ratio: float = math.nan
+    rate: float = math.nan
+    rate_r2: float = math.nan
+    rate_window: tuple[int, int] = (0, 0)
+    predicted_rate: float = math.nan
+    alpha_cert: float = math.nan
+    alpha_cert_blocks: dict[str, float] = field(default_factory=dict)
+    jacobian_norm: float = math.nan
+    certified: bool = False
+    rank1_residual: float = math.nan
+    effective_rank: float = math.nan
+    stable_rank: float = math.nan
+    attention_sigma_min: float = math.nan
+    attention_rank1_residual: float = math.nan
+    attention_effective_rank: float = math.nan
+    attention_stable_rank: float = math.nan
+    final_sigma_min: float = math.nan
+    final_norm: float = math.nan
+    final_condition_ratio: float = math.nan
+    final_rank1_residual: float = math.nan
+    final_effective_rank: float = math.nan
+    final_stable_rank: float = math.nan
+    sigma_min_stacked: float = math.nan
+    layers: dict[str, np.ndarray] = field(default_factory=dict)
+    sigma_min_per_sample: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    norm_per_sample: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    singular_values_start: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    singular_values_end: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+    loss: np.ndarray = field(default_factory=lambda: np.empty(0))
+    gradient_norm: np.ndarray = field(default_factory=lambda: np.empty(0))
+    local_pl: np.ndarray = field(default_factory=lambda: np.empty(0))
+    armijo: np.ndarray = field(default_factory=lambda: np.empty(0))
+    learning_rates: np.ndarray = field(default_factory=lambda: np.empty(0))
+    n_iter: int = 0
+    stop_reason: str = ""
+    residual_beta: float = math.nan
+    dtype: str = "float64"
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """A sentence of judgement, and what to change."""
+        return judge(self)
+
+    def summary(self) -> str:
+        """Return the scalars a user reads first as a short table, and the judgement.
+
+        Returns
+        -------
+        text : str
+            Several lines.
+        """
+        start, end = self.rate_window
+        rows = [
+            ("sigma_min(Z)", _number(self.sigma_min), _number(self.final_sigma_min)),
+            ("||Z||", _number(self.norm), _number(self.final_norm)),
+            (
+                "sigma_min^2 / ||Z||^2",
+                _number(self.condition_ratio),
+                _number(self.final_condition_ratio),
+            ),
+            (
+                "rank-1 residual",
+                _number(self.rank1_residual),
+                _number(self.final_rank1_residual),
+            ),
+            (
+                "effective rank",
+                _number(self.effective_rank),
+                _number(self.final_effective_rank),
+            ),
+        ]
+        lines = [f"{'':24}{'start':>12}{'end':>12}"]
+        lines += [f"{name:24}{first:>12}{last:>12}" for name, first, last in rows]
+        measured = _number(self.rate)
+        if math.isfinite(self.rate):
+            measured += f"  (R^2 {self.rate_r2:.3f}, iterations {start} to {end})"
+        lines.append(f"{'measured rate':24}{measured:>12}")
+        predicted = _number(self.predicted_rate)
+        if "predicted_rate" in self.reasons:
+            predicted += f"  ({self.reasons['predicted_rate']})"
+        lines.append(f"{'predicted rate':24}{predicted:>12}")
+        if len(self.loss):
+            lines.append(f"{'loss':24}{_number(self.loss[0]):>12}{_number(self.loss[-1]):>12}")
+            lines.append(f"{'iterations':24}{self.n_iter:>12}  ({self.stop_reason})")
+        return "\n".join([*lines, "", self.advice])
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return every quantity per layer, at the start and at the end.
+
+        Returns
+        -------
+        frame : DataFrame
+            One row per layer; columns ``sigma_min``, ``norm``, ... , ``final_sigma_min``, ...
+        """
+        n_layers = len(next(iter(self.layers.values()), []))
+        index = pd.RangeIndex(1, n_layers + 1, name="layer")
+        return pd.DataFrame({name: values for name, values in self.layers.items()}, index=index)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain Python numbers, lists and dicts, fit for JSON.
+
+        Returns
+        -------
+        dictionary : dict
+            NaN becomes None.
+        """
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,94 @@
+"""Declarative checks of constructor parameters.
+
+A constraint is a predicate and the words for it; a parameter is valid when one of its
+constraints holds. scikit-learn's own machinery for this is private, hence this small one.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A predicate with its description."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def is_bool(value: Any) -> bool:
+    """Tell whether `value` is a bool, NumPy's included."""
+    return isinstance(value, bool | np.bool_)
+
+
+def integer(low: int, high: float = np.inf) -> Constraint:
+    """Accept integers in [low, high]; bools are not numbers."""
+    return Constraint(
+        lambda v: isinstance(v, numbers.Integral) and not is_bool(v) and low <= v <= high,
+        f"an int >= {low}" if high == np.inf else f"an int in [{low}, {high}]",
+    )
+
+
+def real(low: float = -np.inf, high: float = np.inf, *, low_open: bool = False) -> Constraint:
+    """Accept finite real numbers in [low, high], or (low, high] with `low_open`."""
+
+    def holds(v: Any) -> bool:
+        if not isinstance(v, numbers.Real) or is_bool(v) or not np.isfinite(v):
+            return False
+        return (low < v if low_open else low <= v) and v <= high
+
+    if low == -np.inf:
+        words = "a finite float"
+    elif high == np.inf:
+        words = f"a finite float {'>' if low_open else '>='} {low}"
+    else:
+        words = f"a float in {'(' if low_open else '['}{low}, {high}]"
+    return Constraint(holds, words)
+
+
+def one_of(*options: Any) -> Constraint:
+    """Accept exactly the given strings or None."""
+    return Constraint(
+        lambda v: (v is None or isinstance(v, str)) and v in options,
+        "one of " + ", ".join(repr(option) for option in options),
+    )
+
+
+def instance_of(*types: type, words: str) -> Constraint:
+    """Accept instances of `types`."""
+    return Constraint(lambda v: isinstance(v, types), words)
+
+
+BOOL = Constraint(is_bool, "a bool")
+RANDOM_STATE = Constraint(
+    lambda v: (
+        v is None
+        or isinstance(v, np.random.RandomState)
+        or (isinstance(v, numbers.Integral) and not is_bool(v) and 0 <= v < 2**32)
+    ),
+    "None, an int in [0, 2**32 - 1] or a numpy.random.RandomState instance",
+)
+
+
+def check_parameters(
+    name: str, parameters: Mapping[str, Any], constraints: Mapping[str, Sequence[Constraint]]
+) -> None:
+    """Raise an InvalidParameterError naming the first bad parameter."""
+    for parameter, allowed in constraints.items():
+        value = parameters[parameter]
+        if any(constraint.holds(value) for constraint in allowed):
+            continue
+        words = " or ".join(constraint.words for constraint in allowed)
+        raise InvalidParameterError(
+            f"The {parameter!r} parameter of {name} must be {words}. Got {value!r} instead."
+        )
+
+
+class InvalidParameterError(ValueError, TypeError):
+    """A constructor parameter has a value or a type that is not allowed."""

@@ -1,0 +1,53 @@
+"""Prediction in float64, in chunks of bounded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from sklearn_restf import _compute
+from sklearn_restf._batches import CHUNK_BYTES, activation_bytes, row_sets
+from sklearn_restf._input import RawTokens
+from sklearn_restf._state import FittedModel, build_module
+
+
+def predict_tokens(
+    fitted: FittedModel, tokens: RawTokens, device: torch.device, chunk_size: int | None
+) -> np.ndarray:
+    """Return the module's outputs: (n, C), or per token (n, T, C) or packed (sum t_i, C).
+
+    float64 whatever the training dtype: a row predicted alone then equals the same row in
+    a batch. A chunk too large for a device's memory is halved.
+    """
+    config, layout = fitted.config, fitted.layout
+    module = build_module(config, fitted.state, dtype=torch.float64, device=device)
+    if chunk_size is None:
+        longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
+        chunk_size = max(1, CHUNK_BYTES // activation_bytes(config, longest, 8))
+    pending = row_sets(tokens, chunk_size)[::-1]
+    per_token = config.pooling == "none"
+    shape: tuple[int, ...] = (tokens.n_samples, config.n_outputs)
+    if per_token:
+        shape = (*tokens.values.shape[:-1], config.n_outputs)
+    result = np.empty(shape)
+    starts = None if tokens.lengths is None else tokens.offsets
+    with torch.no_grad():
+        while pending:
+            rows = pending.pop()
+            try:
+                x, mask = layout.batch(tokens, rows, torch.float64, device)
+                output = _compute.forward(module, x, mask).cpu().numpy()
+            except torch.cuda.OutOfMemoryError:
+                index = np.arange(tokens.n_samples)[rows]
+                if len(index) == 1:
+                    raise
+                torch.cuda.empty_cache()
+                pending += np.array_split(index, 2)[::-1]
+                continue
+            if per_token and starts is not None:
+                for i, sample in zip(np.arange(tokens.n_samples)[rows], output, strict=True):
+                    length = tokens.lengths[i]
+                    result[starts[i] : starts[i] + length] = sample[:length]
+            else:
+                result[rows] = output
+    return result

@@ -1,0 +1,26 @@
+"""The user's skorch callbacks, copied so that fit changes no parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import clone
+from skorch.callbacks import Callback
+
+
+def usable_callbacks(callbacks: Any) -> list[Any] | None:
+    """Return copies of the user's skorch callbacks, so that fit changes no parameter."""
+    if not callbacks:
+        return None
+    copies = []
+    for item in callbacks:
+        name, callback = item if isinstance(item, tuple) else (None, item)
+        is_class = isinstance(callback, type) and issubclass(callback, Callback)
+        if not is_class and not isinstance(callback, Callback):
+            raise TypeError(
+                "callbacks must be skorch callbacks (instances, classes or (name, callback) "
+                f"pairs); got {callback!r}."
+            )
+        used = callback if is_class else clone(callback, safe=False)
+        copies.append(used if name is None else (name, used))
+    return copies

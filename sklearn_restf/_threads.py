@@ -1,0 +1,69 @@
+"""How many threads a computation uses.
+
+Small fits are faster on one thread: the threads of an OpenMP team spin at the end of every
+operation, and cost 10 to 50 times the work itself when another process holds a core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from sklearn_restf._input import RawTokens
+from sklearn_restf._module import ModuleConfig
+
+# multiply-adds of one pass below which a second thread does not pay (measured)
+SMALL_WORK = 2e7
+
+_lock = threading.Lock()
+_users = 0
+_before = 1
+_forked = False
+
+
+def _mark_forked() -> None:
+    global _forked, _users
+    _forked, _users = True, 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)
+
+
+@contextmanager
+def thread_limit(work: float) -> Iterator[None]:
+    """Run small `work` (multiply-adds per pass) on one thread; restore the count afterwards.
+
+    In a forked child always: OpenMP's threads do not survive a fork, and a second team
+    would wait for them for ever. Several Python threads may be inside at once; the count
+    found by the first is restored.
+    """
+    if work >= SMALL_WORK and not _forked:
+        yield
+        return
+    global _users, _before
+    with _lock:
+        if _users == 0:
+            _before = torch.get_num_threads()
+        _users += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            torch.set_num_threads(_before)
+
+
+def work_per_pass(config: ModuleConfig, tokens: RawTokens) -> float:
+    """Estimate the multiply-adds of one forward pass over all samples."""
+    n_tokens = len(tokens.values) * (tokens.values.shape[1] if tokens.values.ndim == 3 else 1)
+    if config.embedding == "grouped":
+        n_tokens = len(tokens.values) * (config.n_tokens or 1)
+    T = config.max_tokens
+    per_token = config.d_model * (4 * config.d_model + 2 * T + 2 * config.d_ff)
+    return float(n_tokens) * config.n_layers * per_token
