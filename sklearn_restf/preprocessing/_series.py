@@ -1,0 +1,267 @@
+"""A table of time steps behind one face: columns, stamps and row labels of frames and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+
+def check_count(value: Any, name: str) -> int:
+    """Validate a positive integer.
+
+    Parameters
+    ----------
+    value : int
+        The value given.
+    name : str
+        Its name, for the message.
+
+    Returns
+    -------
+    value : int
+        The value as a plain int.
+
+    Raises
+    ------
+    TypeError
+        If it is not an integer.
+    ValueError
+        If it is less than 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}.")
+    return int(value)
+
+
+def _is_polars(frame: Any) -> bool:
+    """Whether this is a polars frame, without importing polars."""
+    return type(frame).__module__.partition(".")[0] == "polars" and hasattr(frame, "to_pandas")
+
+
+class Series:
+    """Columns by label, stamps and row labels of a pandas or polars frame or an array.
+
+    Parameters
+    ----------
+    frame : DataFrame or array-like of shape (n_rows, n_columns)
+        The table.
+    time : column label, array-like of shape (n_rows,) or None
+        Where the stamps are, if not in the index or the first date column.
+
+    Attributes
+    ----------
+    stamps : ndarray of shape (n_rows,) or None
+        Strictly increasing ``datetime64`` or ``timedelta64`` values or numbers, if there are any.
+
+    Raises
+    ------
+    TypeError
+        If the table is sparse.
+    ValueError
+        If it is not 2-D, or the stamps are missing, unsorted or repeated.
+    """
+
+    def __init__(self, frame: Any, time: Any = None):
+        if sparse.issparse(frame):
+            raise TypeError(
+                "Sparse data was passed for frame, but a dense series is required. Use "
+                "frame.toarray()."
+            )
+        if _is_polars(frame):
+            if time is None:
+                time = next((n for n, t in frame.schema.items() if str(t).startswith("Date")), None)
+            # Column by column: no optional conversion dependency, no copy of float columns.
+            frame = pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
+        self.is_frame = isinstance(frame, pd.DataFrame)
+        if not self.is_frame:
+            frame = np.asarray(frame)
+            if frame.ndim != 2:
+                raise ValueError(
+                    f"frame must be 2-D (rows = time steps, columns), got shape {frame.shape}. "
+                    "Reshape a single series with series.reshape(-1, 1)."
+                )
+        self.frame = frame
+        self.time_column: Any = None
+        index: Any = None
+        if time is None:
+            index = frame.index if self.is_frame and _is_temporal(frame.index) else None
+        elif np.ndim(time) == 0 or self.has(time):
+            if not self.has(time):
+                raise ValueError(f"time={time!r} is no column of the series.")
+            self.time_column = time
+            index = pd.Index(frame[time] if self.is_frame else frame[:, time])
+        else:
+            index = pd.Index(time)
+            if len(index) != len(frame):
+                raise ValueError(f"time has {len(index)} values for {len(frame)} rows.")
+        self.index = index
+        self.stamps = None if index is None else check_stamps(index)
+
+    def has(self, label: Any) -> bool:
+        """Whether a column of this label (position, for arrays) exists."""
+        if self.is_frame:
+            try:
+                return label in self.frame.columns
+            except TypeError:  # unhashable
+                return False
+        n_columns = self.frame.shape[1]
+        return isinstance(label, Integral) and -n_columns <= label < n_columns
+
+    def columns(self, labels: Sequence[Any] | None) -> np.ndarray:
+        """Columns as a float array of shape (n_rows, len(labels)): without a copy where possible.
+
+        Parameters
+        ----------
+        labels : sequence of column labels or positions, or None
+            None: all columns but the stamps.
+
+        Returns
+        -------
+        values : ndarray of shape (n_rows, n_columns)
+            float32 stays float32; any other numbers become float64.
+
+        Raises
+        ------
+        TypeError
+            If a column is not numeric.
+        ValueError
+            If there is no such column.
+        """
+        if labels is None:
+            if self.time_column is None:
+                return self._values(self.frame)
+            if self.is_frame:
+                return self._values(self.frame.drop(columns=[self.time_column]))
+            return self._values(np.delete(self.frame, self.time_column, axis=1))
+        labels = list(labels)
+        missing = [label for label in labels if not self.has(label)]
+        if missing:
+            known = list(self.frame.columns) if self.is_frame else f"0 to {self.frame.shape[1] - 1}"
+            raise ValueError(f"The series has no column {missing!r}; it has {known}.")
+        return self._values(self.frame[labels] if self.is_frame else self.frame[:, labels])
+
+    def labels(self, rows: np.ndarray) -> Any:
+        """Stamps, index entries or, for arrays, numbers of these rows."""
+        if self.index is not None:
+            return self.index[rows]
+        return self.frame.index[rows] if self.is_frame else rows
+
+    def _values(self, table: Any) -> np.ndarray:
+        """Numeric columns as floats."""
+        if self.is_frame:
+            wrong = [
+                name
+                for name, dtype in table.dtypes.items()
+                if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
+            ]
+            if wrong:
+                raise TypeError(
+                    f"The columns {wrong[:10]!r} are not numeric: convert or drop them, or choose "
+                    "the columns with features=."
+                )
+            single = (table.dtypes == np.float32).all()
+            dtype = np.float32 if single else np.float64
+            return table.to_numpy(dtype=dtype, na_value=np.nan)
+        if np.iscomplexobj(table) or table.dtype.kind in "mMSU":
+            raise TypeError(f"The series must be numeric, got dtype {table.dtype}.")
+        if table.dtype == np.float32:
+            return table
+        try:
+            return table.astype(np.float64, copy=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"The series must be numeric: {error}") from error
+
+
+def _is_temporal(index: Any) -> bool:
+    """Whether a pandas index holds dates, periods or durations."""
+    return isinstance(index, (pd.DatetimeIndex, pd.PeriodIndex, pd.TimedeltaIndex))
+
+
+def frame_stamps(X: Any) -> np.ndarray | None:
+    """Stamps of a pandas frame with an index of dates or durations; None for anything else."""
+    if isinstance(X, pd.DataFrame) and _is_temporal(X.index):
+        return check_stamps(X.index)
+    return None
+
+
+def check_stamps(index: Any) -> np.ndarray:
+    """Validate stamps: none missing, strictly increasing.
+
+    Parameters
+    ----------
+    index : pandas.Index
+        Dates, periods, durations or numbers.
+
+    Returns
+    -------
+    stamps : ndarray
+        The stamps in universal time; row numbers where the index has a ``freq`` (it is evenly
+        spaced by its calendar then); month numbers for stamps of months, quarters or years.
+
+    Raises
+    ------
+    TypeError
+        If they are neither times nor numbers.
+    ValueError
+        If they are missing, unsorted or repeated.
+    """
+    if isinstance(index, pd.PeriodIndex):
+        index = index.to_timestamp()
+    if not (_is_temporal(index) or pd.api.types.is_numeric_dtype(index.dtype)):
+        raise TypeError(
+            f"The stamps have dtype {index.dtype}: convert them with pandas.to_datetime."
+        )
+    if index.hasnans:
+        raise ValueError(f"{int(index.isna().sum())} of the stamps are missing: drop these rows.")
+    if not index.is_unique:
+        repeated = index[index.duplicated()]
+        raise ValueError(
+            f"{len(repeated)} stamps are repeated (first: {repeated[0]}): keep one row of each, "
+            "for instance frame[~frame.index.duplicated()]."
+        )
+    if not index.is_monotonic_increasing:
+        raise ValueError("The stamps are not in increasing order: sort the series by time.")
+    if isinstance(index, pd.DatetimeIndex):
+        if index.tz is not None:
+            index = index.tz_convert("UTC").tz_localize(None)
+        if index.freq is not None:
+            return np.arange(len(index))
+        # Months, quarters and years differ in length without there being a gap: count months.
+        days = np.diff(index.to_numpy()) / np.timedelta64(1, "D")
+        months = (index.year * 12 + index.month).to_numpy()
+        if len(days) and days.min() >= 28 and days.max() != days.min() and np.diff(months).all():
+            return months
+    return index.to_numpy()
+
+
+def segments(stamps: np.ndarray) -> np.ndarray:
+    """Return, for each row, the number of its stretch of evenly spaced stamps.
+
+    Parameters
+    ----------
+    stamps : ndarray of shape (n_rows,)
+        Strictly increasing stamps.
+
+    Returns
+    -------
+    segment : ndarray of int of shape (n_rows,)
+        Non-decreasing; the same for rows between which every step is the most frequent one (the
+        shortest such step, if several are).
+    """
+    steps = np.diff(stamps)
+    if not len(steps):
+        return np.zeros(len(stamps), dtype=np.intp)
+    if steps.dtype.kind == "m":
+        steps = steps.astype(np.int64)
+    values, counts = np.unique(steps, return_counts=True)
+    modal = values[counts.argmax()]
+    # Stamps computed in floating point (0.1, 0.2, 0.30000000000000004) differ by rounding only.
+    gap = steps != modal if steps.dtype.kind != "f" else ~np.isclose(steps, modal, rtol=1e-6)
+    return np.concatenate([[0], np.cumsum(gap)])

@@ -1,0 +1,348 @@
+"""Windows of a time series: samples for forecasting, and a history of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
+from sklearn_restf.preprocessing._series import Series, check_count, frame_stamps, segments
+
+
+class Windows(NamedTuple):
+    """What :func:`make_windows` returns: a tuple ``(X, y, index)`` with names.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_windows, window, n_features)
+        The windows, oldest row first.
+    y : ndarray of shape (n_windows,) or (n_windows, n_horizons * n_targets)
+        The targets.
+    index : pandas.Index or ndarray of shape (n_windows,)
+        The moment at which each forecast is made: stamp (as a pandas index, for polars too) or row
+        number of each window's last row.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    index: Any
+
+
+def make_windows(
+    frame: Any,
+    target: Any,
+    window: int,
+    horizon: int | Sequence[int],
+    stride: int = 1,
+    sampling: int = 1,
+    drop_gaps: bool = True,
+    *,
+    features: Sequence[Any] | None = None,
+    time: Any = None,
+) -> Windows:
+    """Cut a series into windows and what comes ``horizon`` rows after each of them.
+
+    Parameters
+    ----------
+    frame : DataFrame (pandas, polars) or array-like of shape (n_rows, n_columns)
+        The series, one row per time step, oldest first. All columns used must be numeric. Stamps
+        are a pandas index of dates or durations, or the first date or datetime column of a polars
+        frame; without stamps all rows count as consecutive.
+    target : column label or list of labels; int or list of ints for arrays
+        Column(s) to be predicted.
+    window : int
+        Number of rows (tokens) in a window.
+    horizon : int or sequence of int
+        How many rows of ``frame`` after a window's last row the target is taken; at least 1, so
+        that no target lies inside its own window. Several horizons give several targets.
+    stride : int, default=1
+        Rows of ``frame`` between the starts of one window and of the next. The starts are
+        ``0, stride, 2 * stride, ...``, whatever is dropped.
+    sampling : int, default=1
+        Rows of ``frame`` between the successive rows of a window: 6 takes hourly rows from a
+        10-minute series. The horizon still counts rows of ``frame``.
+    drop_gaps : bool, default=True
+        Drop each window that holds a NaN, whose target is NaN, or that has a gap in time between
+        its first row and its last target. A gap is a step between stamps other than the most
+        frequent one; an index with a ``freq`` (business days, say) has none. With False every
+        window is kept, rows count as consecutive whatever their stamps, and NaN stay in ``X`` and
+        ``y``.
+    features : list of column labels (ints for arrays), default=None
+        Columns that make up ``X``. None: all numeric columns, the targets' own past included.
+    time : column label (int for arrays) or array-like of shape (n_rows,), default=None
+        Stamps, where they are not where described above. A column named here is no feature.
+
+    Returns
+    -------
+    windows : Windows
+        Named tuple ``(X, y, index)``. ``X`` is a read-only view of the series' own memory, of
+        which no window is a copy, as long as the kept windows are evenly spaced; otherwise a
+        copy. ``y`` is 1-D for one label and one horizon, else 2-D with the targets of the first
+        horizon first: column ``i * n_targets + j`` is target ``j`` at horizon ``i``.
+
+    Raises
+    ------
+    TypeError
+        If ``frame`` is sparse or a column is not numeric.
+    ValueError
+        If a column is missing, the stamps are missing, unsorted or repeated, a count is not a
+        positive integer, or no window fits or survives.
+
+    Notes
+    -----
+    To keep the future out of training, split the windows by time and fit every statistic on the
+    training block alone: put the scaler in a Pipeline. The last training targets lie up to
+    ``max(horizon)`` rows after the last training window, so leave a gap of at least
+    ``max(horizon) / stride`` windows between the blocks, as in the example.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn.model_selection import TimeSeriesSplit, cross_val_score
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn_restf.preprocessing import TokenStandardScaler, make_windows
+    >>> hours = pd.date_range("2024-01-01", periods=500, freq="h")
+    >>> frame = pd.DataFrame({"temperature": np.sin(np.arange(500) / 24)}, index=hours)
+    >>> X, y, index = make_windows(frame, "temperature", window=24, horizon=6)
+    >>> X.shape, y.shape, index[0]
+    ((471, 24, 1), (471,), Timestamp('2024-01-01 23:00:00'))
+    >>> model = make_pipeline(TokenStandardScaler(token_dim=1), Ridge())
+    >>> scores = cross_val_score(model, X.reshape(len(X), -1), y, cv=TimeSeriesSplit(gap=6))
+    >>> bool(scores.min() > 0.99)
+    True
+    """
+    window = check_count(window, "window")
+    stride = check_count(stride, "stride")
+    sampling = check_count(sampling, "sampling")
+    several_horizons = np.ndim(horizon) > 0
+    horizons = [check_count(h, "horizon") for h in np.atleast_1d(np.asarray(horizon)).tolist()]
+    if not horizons:
+        raise ValueError("horizon is empty: at least one number of rows is needed.")
+    series = Series(frame, time)
+    values = series.columns(features)
+    several_targets = isinstance(target, (list, np.ndarray)) or (
+        isinstance(target, tuple) and not series.has(target)
+    )
+    target_values = series.columns(list(target) if several_targets else [target])
+    if not target_values.shape[1]:
+        raise ValueError("target is empty: at least one column is needed.")
+
+    span = (window - 1) * sampling + 1
+    starts = np.arange(0, len(values) - span - max(horizons) + 1, stride)
+    if not len(starts):
+        raise ValueError(
+            f"No window fits: a window spans {span} rows and its last target lies "
+            f"{max(horizons)} rows after it, but the series has {len(values)} rows."
+        )
+    if drop_gaps:
+        keep = _complete(values, target_values, series.stamps, starts, span, sampling, horizons)
+        if not keep.any():
+            raise ValueError(
+                f"Each of the {len(keep)} windows of {span} rows holds a NaN or crosses a gap in "
+                "time: shorten the window, fill the missing values, or pass drop_gaps=False."
+            )
+        starts = starts[keep]
+    X = _gather(values, starts, span, sampling)
+    last = starts + span - 1
+    y = np.concatenate([target_values[last + h] for h in horizons], axis=1)
+    return Windows(X, y if several_targets or several_horizons else y[:, 0], series.labels(last))
+
+
+def _complete(
+    values: np.ndarray,
+    target_values: np.ndarray,
+    stamps: np.ndarray | None,
+    starts: np.ndarray,
+    span: int,
+    sampling: int,
+    horizons: list[int],
+) -> np.ndarray:
+    """Which windows hold no NaN and cross no gap up to their last target."""
+    missing = np.isnan(values).any(axis=1)
+    keep = np.asarray(~_gather(missing[:, None], starts, span, sampling)[:, :, 0].any(axis=1))
+    last = starts + span - 1
+    missing_target = np.isnan(target_values).any(axis=1)
+    for h in horizons:
+        keep &= ~missing_target[last + h]
+    if stamps is not None:
+        segment = segments(stamps)
+        keep &= segment[starts] == segment[last + max(horizons)]
+    return keep
+
+
+def _gather(values: np.ndarray, starts: np.ndarray, span: int, sampling: int) -> np.ndarray:
+    """Windows at ``starts``, shape (n_windows, window, c): a view if evenly spaced, else a copy."""
+    view = sliding_window_view(values, span, axis=0)[:, :, ::sampling].swapaxes(1, 2)
+    steps = np.diff(starts)
+    if len(starts) == 1 or (steps == steps[0]).all():
+        step = int(steps[0]) if len(steps) else 1
+        return view[starts[0] : starts[-1] + 1 : step]
+    return view[starts]
+
+
+class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
+    """Turn each row of a series into the window of rows that ends with it.
+
+    The number of samples stays what it was, so this fits into a Pipeline: ``y[i]`` belongs to row
+    ``i`` and is, in forecasting, already what comes later. Where windows may be dropped or set
+    apart, and for the whole of a long series, use :func:`make_windows` before the Pipeline.
+
+    Parameters
+    ----------
+    window : int, default=24
+        Number of rows (tokens) in a window.
+    sampling : int, default=1
+        Rows between the successive rows of a window.
+    padding : {"edge", "nan"}, default="edge"
+        What stands in for rows before the first one: the first row repeated, or NaN (which the
+        estimators skip when their ``padding_value`` is NaN).
+    flatten : bool, default=False
+        Return 2-D ``(n, window * c)``, token after token, instead of 3-D ``(n, window, c)``.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns ``c``.
+    feature_names_in_ : ndarray of shape (c,)
+        Column names, when fitted on a frame with string column names.
+
+    See Also
+    --------
+    make_windows : Windows with their targets, without padding.
+
+    Notes
+    -----
+    Nothing is learned and nothing is remembered: the first ``window - 1`` rows of *each* call see
+    a padded history, also those of a test block that continues the training block. In a pandas
+    frame with an index of dates a window never reaches back across a gap in time: the first row
+    after the gap is treated like the first row of all. NaN pass through.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_restf.preprocessing import SlidingWindows
+    >>> SlidingWindows(window=3).fit_transform(np.arange(4.0)[:, None])[:, :, 0]
+    array([[0., 0., 0.],
+           [0., 0., 1.],
+           [0., 1., 2.],
+           [1., 2., 3.]])
+    """
+
+    def __init__(
+        self,
+        window: int = 24,
+        *,
+        sampling: int = 1,
+        padding: str = "edge",
+        flatten: bool = False,
+    ):
+        self.window = window
+        self.sampling = sampling
+        self.padding = padding
+        self.flatten = flatten
+
+    def fit(self, X: Any, y: Any = None) -> SlidingWindows:
+        """Check the parameters and remember the columns.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, c)
+            The series, oldest row first.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : SlidingWindows
+            The fitted transformer.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is not among its allowed values.
+        """
+        check_count(self.window, "window")
+        check_count(self.sampling, "sampling")
+        if self.padding not in ("edge", "nan"):
+            raise ValueError(f"padding must be 'edge' or 'nan', got {self.padding!r}.")
+        validate_data(self, X, **self._checks())
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Return the window that ends with each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, c)
+            The series, oldest row first.
+
+        Returns
+        -------
+        windows : ndarray of shape (n, window, c) or (n, window * c), or DataFrame
+            3-D windows may be a read-only view. With ``flatten=True`` the container is that of
+            ``set_output``.
+        """
+        check_is_fitted(self, "n_features_in_")
+        values = validate_data(self, X, reset=False, **self._checks())
+        n_rows, n_columns = values.shape
+        reach = (self.window - 1) * self.sampling
+        stamps = frame_stamps(X)
+        segment = None if stamps is None else segments(stamps)
+        if segment is None or segment[-1] == segment[0]:
+            fill = values[:1] if self.padding == "edge" else np.full_like(values[:1], np.nan)
+            padded = np.concatenate([np.repeat(fill, reach, axis=0), values])
+            windows = _gather(padded, np.arange(n_rows), reach + 1, self.sampling)
+        else:
+            rows = np.arange(n_rows)[:, None] + np.arange(-reach, 1, self.sampling)
+            first = np.searchsorted(segment, segment)[:, None]
+            windows = values[np.maximum(rows, first)]
+            if self.padding == "nan":
+                windows[rows < first] = np.nan
+        if not self.flatten:
+            return windows
+        flat = windows.reshape(n_rows, self.window * n_columns)
+        return self._contain(flat, X, self.get_feature_names_out())
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the channels or, with ``flatten=True``, of the columns.
+
+        Parameters
+        ----------
+        input_features : array-like of str of shape (c,), default=None
+            Names of the columns; by default ``feature_names_in_``, or else ``x0, x1, ...``.
+
+        Returns
+        -------
+        names : ndarray of str
+            The ``c`` names; with ``flatten=True`` ``window * c`` names such as ``x0_lag2`` (two
+            rows before the window's last).
+
+        Raises
+        ------
+        ValueError
+            If ``input_features`` has another length or differs from ``feature_names_in_``.
+        """
+        check_is_fitted(self, "n_features_in_")
+        names = check_input_names(self, input_features)
+        if not self.flatten:
+            return names
+        lags = range((self.window - 1) * self.sampling, -1, -self.sampling)
+        return np.array([f"{name}_lag{lag}" for lag in lags for name in names], dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        """Declare what input is accepted."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    @staticmethod
+    def _checks() -> dict[str, Any]:
+        """Options of the input validation."""
+        return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
