@@ -40,7 +40,12 @@ from sklearn_restf._state import (
 )
 from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._tokens import TokenLayout, as_layout, check_compatible, plan_layout
-from sklearn_restf._training import FullBatchNet, TrainingResult, TrainingSettings
+from sklearn_restf._training import (
+    FullBatchNet,
+    TrainingResult,
+    TrainingSettings,
+    gradients_enabled,
+)
 from sklearn_restf._validation_split import split_rows
 
 PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
@@ -75,7 +80,9 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         """Set the fitted attributes that describe the targets."""
 
     @abstractmethod
-    def _encode_targets(self, y: np.ndarray, tokens: RawTokens) -> np.ndarray:
+    def _encode_targets(
+        self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
+    ) -> np.ndarray:
         """Return what the module is trained to output, one column per output."""
 
     @abstractmethod
@@ -185,7 +192,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             samples.tokens.n_samples,
             self.validation_fraction,
             how=self.early_stopping,
-            labels=None if self.early_stopping == "last" else self._stratify(samples.y),
+            labels=self._stratify(samples.y),
             seed=seed,
         )
         return samples.take(train), samples.take(held_out)
@@ -230,7 +237,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         held_out = None
         if valid is not None:
             valid = self._compatible(layout, valid)
-            held_out = batches(valid, self._encode_targets(valid.y, valid.tokens))
+            held_out = batches(valid, self._encode_targets(valid.y, valid.tokens, "y_val"))
         train = batches(samples, encoded)
         return Problem(config, layout, state, train, held_out, dtype, device)
 
@@ -340,7 +347,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         self.loss_curve_ = earlier + result.losses[1:]
         self.validation_curve_ = earlier_validation + result.validation_losses
         self.loss_ = result.losses[result.best_iteration] if use_best else result.losses[-1]
-        self.best_loss_ = min(self.loss_curve_, default=result.losses[0])
+        self.best_loss_ = min(earlier + result.losses)
         self.best_iteration_ = result.best_iteration
         self.learning_rate_ = float(result.learning_rate)
         self.stop_reason_ = result.stop_reason
@@ -360,7 +367,8 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         if not self.warm_start:
             self._forget()
         try:
-            yield
+            with gradients_enabled():
+                yield
         except BaseException:
             self._forget()
             if self.warm_start:
@@ -424,6 +432,18 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_fitted" in vars(self)
+
+    def __sklearn_clone__(self) -> Any:
+        try:
+            return super().__sklearn_clone__()
+        except TypeError:  # a callback that cannot be copied (it holds a lock, say) is shared
+            if not self.callbacks:
+                raise
+            probe = copy.copy(self)
+            probe.callbacks = None
+            result = super(ResidualTransformerBase, probe).__sklearn_clone__()
+            result.callbacks = self.callbacks
+            return result
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -7,6 +7,7 @@ goes into padding.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,6 +73,7 @@ class Batches:
         itemsize = torch.finfo(dtype).bits // 8
         longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
         per_sample = activation_bytes(config, longest, itemsize)
+        check_memory(per_sample, tokens.n_samples, longest, config.d_model, device)
         total = per_sample * tokens.n_samples
         # one backward pass over the kept graph is cheapest; chunks repeat no work but keep
         # no graph, so that memory is bounded
@@ -105,6 +107,23 @@ def activation_bytes(config: ModuleConfig, T: int, itemsize: int) -> int:
     per_layer = T * (6 * config.d_model + 2 * config.n_heads * config.d_qk + 2 * config.d_ff)
     per_layer += 3 * config.n_heads * T * T
     return itemsize * (config.n_layers * per_layer + T * config.token_width)
+
+
+def check_memory(per_sample: int, n: int, T: int, d: int, device: torch.device) -> None:
+    """Raise before training when not even one sample at a time fits into memory."""
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        return
+    if per_sample > total:
+        raise MemoryError(
+            f"Training on n_samples={n} of {T} tokens of width {d} needs about "
+            f"{per_sample / 2**30:.3g} GiB for one sample alone (attention is quadratic in the "
+            f"number of tokens), and {device} has {total / 2**30:.3g} GiB. Use shorter samples; "
+            "chunk_size cannot go below one sample."
+        )
 
 
 def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarray]:

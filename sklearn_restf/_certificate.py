@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from sklearn_restf._module import ACTIVATIONS, LayerOutput, ResidualTransformer, pool
+from sklearn_restf._spectra import singular_values
 
 SCHUR_LIMIT = 512  # largest N k for which the dense kernel of the W_1 bound is formed
 
@@ -48,7 +49,7 @@ def smallest_singular_value(matrix: np.ndarray, rank: int) -> float:
     """Return the `rank`-th largest singular value, zero if there are fewer."""
     if rank > min(matrix.shape):
         return 0.0
-    return float(np.linalg.svd(matrix, compute_uv=False)[rank - 1])
+    return float(singular_values(matrix)[rank - 1])
 
 
 def certify(
@@ -127,6 +128,8 @@ def _ffn_in_block(Z: np.ndarray, D: np.ndarray, B: np.ndarray) -> float:
 
 
 def _reason(alpha: float, N: int, d: int, d_ff: int) -> str:
+    if np.isnan(alpha):
+        return "the singular value decomposition did not converge"
     if alpha > 0:
         return ""
     if max(d, d_ff) < N:

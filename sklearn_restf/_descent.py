@@ -51,7 +51,7 @@ class Objective:
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.gradient = torch.zeros_like(self.theta)
         self.decay = torch.cat(
-            [torch.full((p.numel(),), alpha * is_weight(name)).to(p) for name, p in named]
+            [torch.full_like(p, alpha * is_weight(name)).detach().reshape(-1) for name, p in named]
         )
         start = 0
         for parameter in self.parameters:

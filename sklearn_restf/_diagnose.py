@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sklearn_restf._certificate import Certificate, certify
+from sklearn_restf._certificate import Certificate, certify, smallest_singular_value
 from sklearn_restf._diagnostics import LAYER_QUANTITIES, ConvergenceDiagnostics
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._rates import measure_rate
@@ -74,7 +74,7 @@ def spectral_fields(
     if end is not None:
         values["singular_values_end"] = end[-1].Z.singular_values
     reasons = {
-        name: "Z is zero or its singular values could not be computed"
+        name: "Z is zero, or its singular value decomposition did not converge"
         for name in LAYER_QUANTITIES
         if math.isnan(values[name])
     }
@@ -158,8 +158,7 @@ def certificate_of(
     Z = outputs[-1].Z
     stacked = (Z.flatten(0, 1) if mask is None else Z[mask]).numpy()
     rank = len(stacked)
-    sigma = 0.0 if rank > stacked.shape[1] else float(np.linalg.svd(stacked, compute_uv=False)[-1])
-    return certificate, sigma
+    return certificate, smallest_singular_value(stacked, rank)
 
 
 def collapsed(spectrum: LayerSpectra, shape: tuple[int, int], eps: float) -> bool:

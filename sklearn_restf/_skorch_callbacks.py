@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from sklearn.base import clone
@@ -21,6 +22,10 @@ def usable_callbacks(callbacks: Any) -> list[Any] | None:
                 "callbacks must be skorch callbacks (instances, classes or (name, callback) "
                 f"pairs); got {callback!r}."
             )
-        used = callback if is_class else clone(callback, safe=False)
+        used = callback
+        if not is_class:
+            # one that cannot be copied (it holds a lock, say) is used as it is
+            with contextlib.suppress(TypeError):
+                used = clone(callback, safe=False)
         copies.append(used if name is None else (name, used))
     return copies

@@ -32,6 +32,20 @@ class Spectra:
             return np.where(self.norm > 0, (self.sigma_min / self.norm) ** 2, np.nan)
 
 
+def singular_values(matrix: np.ndarray) -> np.ndarray:
+    """Return the singular values in falling order; NaN where LAPACK fails or input is not finite.
+
+    The matrix is scaled first, so that extreme magnitudes neither over- nor underflow.
+    """
+    scale = np.abs(matrix).max(initial=0.0)
+    if scale == 0:
+        return np.zeros(min(matrix.shape))
+    try:
+        return scale * np.linalg.svd(matrix / scale, compute_uv=False)
+    except np.linalg.LinAlgError:
+        return np.full(min(matrix.shape), np.nan)
+
+
 def spectra(matrices: list[np.ndarray]) -> Spectra:
     """Compute the spectra of token matrices (T_i, d).
 
@@ -46,15 +60,8 @@ def spectra(matrices: list[np.ndarray]) -> Spectra:
     values = np.full((len(matrices), width), np.nan)
     residual = np.full(len(matrices), np.nan)
     for row, matrix in enumerate(matrices):
-        scale = np.abs(matrix).max()
-        if not np.isfinite(scale):
-            continue
-        scale = scale or 1.0
-        try:
-            s = np.linalg.svd(matrix / scale, compute_uv=False)
-        except np.linalg.LinAlgError:
-            continue  # NaN says so; the reason is given by the caller
-        values[row, : len(s)] = scale * s
+        values[row, : min(matrix.shape)] = singular_values(matrix)
+        scale = np.abs(matrix).max() or 1.0
         total = np.linalg.norm(matrix / scale)
         centred = np.linalg.norm((matrix - matrix.mean(axis=0)) / scale)
         residual[row] = centred / total if total > 0 else np.nan

@@ -47,7 +47,7 @@ class TokenLayout:
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
         """Return float64 values, centred and scaled per channel (always a new array)."""
-        values = values.astype(np.float64)
+        values = values.astype(np.float64, order="C")
         if self.mean is not None:
             values -= self.mean
             values /= self.scale
@@ -121,7 +121,7 @@ def weighted_moments(
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for piece in tokens.slices():
-            values = tokens.values[piece].astype(np.float64)
+            values = tokens.values[piece].astype(np.float64, order="C")
             row_weight = weight[piece] / total
             if values.ndim == 3:  # tokens of a sample share its weight
                 row_weight = np.repeat(row_weight / values.shape[1], values.shape[1])

@@ -7,7 +7,8 @@ step rule are in :mod:`sklearn_restf._descent`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,7 +167,7 @@ class FullBatchNet(NeuralNet):
                 batch=batch,
                 training=True,
             )
-        return {"loss": torch.tensor(self.optimizer_.loss), "stop_reason": reason}
+        return {"loss": as_scalar(self.optimizer_.loss), "stop_reason": reason}
 
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; skorch's way to stop from one is a KeyboardInterrupt."""
@@ -289,7 +290,7 @@ class FullBatchNet(NeuralNet):
     def _notify_validation(self, dataset: Any, loss: float) -> None:
         batch = (dataset.X, dataset.y)
         self.notify("on_batch_begin", batch=batch, training=False)
-        step = {"loss": torch.tensor(loss), "y_pred": self.predict_batches(self.valid)}
+        step = {"loss": as_scalar(loss), "y_pred": self.predict_batches(self.valid)}
         self.notify("on_batch_end", batch=batch, training=False, **step)
 
     def validation_loss(self) -> float:
@@ -307,6 +308,18 @@ class FullBatchNet(NeuralNet):
         for rows, piece in zip(batches.row_sets, pieces, strict=True):
             result[rows] = piece
         return result
+
+
+def as_scalar(value: float) -> torch.Tensor:
+    """Return a number the way skorch's callbacks expect it."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
+@contextmanager
+def gradients_enabled() -> Iterator[None]:
+    """Train even where the user has switched gradients off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 class StoppedByCallback(Exception):

@@ -30,6 +30,14 @@ def split_rows(
         )
     rows = np.arange(n_samples)
     if how == "last":
+        if labels is not None:
+            unseen = np.setdiff1d(labels[-n_valid:], labels[:-n_valid])
+            if len(unseen):
+                raise ValueError(
+                    f"early_stopping='last' takes the last {n_valid} of {n_samples} samples for "
+                    f"validation, and they hold classes that the others do not: {unseen[:10]}. Use "
+                    "early_stopping=True, or pass X_val and y_val."
+                )
         return rows[:-n_valid], rows[-n_valid:]
     if labels is not None:
         classes, counts = np.unique(labels, return_counts=True)

@@ -448,12 +448,14 @@ or list of arrays of shape (n_tokens_i, features)
         self.classes_ = np.unique(y)
         self.n_outputs_ = 1
 
-    def _encode_targets(self, y: np.ndarray, tokens: RawTokens) -> np.ndarray:
+    def _encode_targets(
+        self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
+    ) -> np.ndarray:
         index = np.searchsorted(self.classes_, y)
         known = self.classes_[np.minimum(index, len(self.classes_) - 1)] == y
         if not known.all():
             raise ValueError(
-                f"y contains class labels that are not in classes_ = {self.classes_}: "
+                f"{input_name} contains class labels that are not in classes_ = {self.classes_}: "
                 f"{np.unique(y[~known])[:10]}."
             )
         if self._loss_function() is binary_log_loss:

@@ -402,11 +402,14 @@ or list of arrays of shape (n_tokens_i, features)
         self._target = TargetScaling(mean, scale, self._is_single(y, tokens))
         self.n_outputs_ = columns.shape[-1]
 
-    def _encode_targets(self, y: np.ndarray, tokens: RawTokens) -> np.ndarray:
+    def _encode_targets(
+        self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
+    ) -> np.ndarray:
         columns = self._columns(y, tokens)
         if columns.shape[-1] != self.n_outputs_:
             raise ValueError(
-                f"y has {columns.shape[-1]} output(s), but {self.n_outputs_} were fitted."
+                f"{input_name} has {columns.shape[-1]} output(s), but {self.n_outputs_} were "
+                "fitted."
             )
         return self._target.encode(columns)
 
