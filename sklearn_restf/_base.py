@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from skorch.callbacks import Callback
@@ -41,6 +41,7 @@ from sklearn_restf._state import (
 from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._tokens import TokenLayout, as_layout, check_compatible, plan_layout
 from sklearn_restf._training import (
+    FullBatchClassifierNet,
     FullBatchNet,
     TrainingResult,
     TrainingSettings,
@@ -101,6 +102,10 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         """Return labels to stratify a random validation split by."""
         return None
 
+    def _class_indices(self, y: np.ndarray) -> np.ndarray | None:
+        """Return class indices, for callbacks that score."""
+        return None
+
     def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the sample weights times the class weights."""
         return weight
@@ -122,7 +127,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         random_state = check_random_state(self.random_state)
         samples = self._read_samples(X, y, sample_weight, reset=previous is None)
         valid = None
-        if X_val is not None or y_val is not None:
+        if not (X_val is None and y_val is None and sample_weight_val is None):
             valid = self._read_validation(X_val, y_val, sample_weight_val)
         samples, valid = self._split(samples, valid, random_state)
         problem = self._pose(samples, valid, previous, random_state, device)
@@ -131,7 +136,8 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             context = FitContext(
                 self, X, y, self.max_iter, lambda net: self._provisional_attributes(net, problem)
             )
-        net = FullBatchNet(
+        net_class = FullBatchClassifierNet if is_classifier(self) else FullBatchNet
+        net = net_class(
             build_module(problem.config, problem.state, dtype=problem.dtype, device=device),
             settings=self._training_settings(),
             train=problem.train,
@@ -153,7 +159,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         self._fitted_callbacks = [callback for _, callback in net.callbacks_]
         report(self, result)
         if context:
-            context.close(vars(self))
+            context.close(dict(vars(self)))
 
     def _check_parameters(self) -> None:
         check_parameters(
@@ -170,7 +176,10 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
 
     def _read_validation(self, X_val: Any, y_val: Any, sample_weight_val: Any) -> Samples:
         if X_val is None or y_val is None:
-            raise ValueError("Pass both X_val and y_val, or neither.")
+            raise ValueError(
+                "Validation samples need both X_val and y_val, and sample_weight_val only goes with "
+                "them."
+            )
         tokens = self._read_X(X_val, reset=False)
         weight = read_sample_weight(sample_weight_val, tokens.n_samples, self, "sample_weight_val")
         y_val = self._read_targets(y_val, tokens, "y_val")
@@ -212,6 +221,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         else:
             layout = previous.layout
             samples = self._compatible(layout, samples)
+            self._refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight))
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = self._module_config(layout, encoded.shape[-1])
         if previous is None:
@@ -232,6 +242,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
                 chunk_size=self.chunk_size,
                 dtype=dtype,
                 device=device,
+                labels=self._class_indices(samples.y),
             )
 
         held_out = None
@@ -268,6 +279,18 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         )
         return samples.in_layout(layout)
 
+    def _refuse_other_layout(self, old: TokenLayout, new: TokenLayout) -> None:
+        """Raise when parameters that shape the tokens changed since the fit to go on from."""
+        for name, same in (
+            ("n_tokens", old.kind != "table" or old.n_tokens == new.n_tokens),
+            ("standardize", (old.mean is None) == (new.mean is None)),
+        ):
+            if not same:
+                raise ValueError(
+                    f"warm_start=True cannot go on with another {name!r}. Fit a clone, or set "
+                    "warm_start=False."
+                )
+
     def _plan_layout(self, tokens: RawTokens, weight: np.ndarray) -> TokenLayout:
         layout = plan_layout(
             tokens, n_tokens=self.n_tokens, standardize=bool(self.standardize), weight=weight
@@ -292,7 +315,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             )
         pooling = self.pooling
         if pooling == "auto":
-            pooling = "flatten" if layout.kind == "windows" else "mean"
+            pooling = "mean" if layout.kind == "ragged" else "flatten"
         gamma = self.ffn_residual_beta
         return ModuleConfig(
             n_tokens=layout.n_tokens,
@@ -324,29 +347,26 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             max_iter=int(self.max_iter),
             tol=self.tol,
             n_iter_no_change=int(self.n_iter_no_change),
+            verbose=int(self.verbose),
         )
 
     def _store(self, result: TrainingResult, problem: Problem) -> None:
         """Set the fitted attributes of a run that ended, one way or another."""
-        use_best = bool(result.validation_losses) or result.stop_reason in (
-            "interrupted",
-            "diverged",
-        )
-        state = result.best_state if use_best else result.final_state
         earlier = getattr(self, "loss_curve_", []) if self.warm_start else []
         earlier_validation = getattr(self, "validation_curve_", []) if self.warm_start else []
         self._fitted = FittedModel(
             problem.config,
             problem.layout,
-            state,
+            result.state,
+            self.loss,
             result.learning_rate,
-            result.velocity if self.warm_start and not use_best else None,
+            result.velocity if self.warm_start else None,
         )
         self.n_iter_ = result.n_iter
         self.n_tokens_ = problem.layout.n_tokens
         self.loss_curve_ = earlier + result.losses[1:]
         self.validation_curve_ = earlier_validation + result.validation_losses
-        self.loss_ = result.losses[result.best_iteration] if use_best else result.losses[-1]
+        self.loss_ = result.loss
         self.best_loss_ = min(earlier + result.losses)
         self.best_iteration_ = result.best_iteration
         self.learning_rate_ = float(result.learning_rate)
@@ -357,7 +377,8 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
     def _provisional_attributes(self, net: FullBatchNet, problem: Problem) -> dict[str, Any]:
         """Return the fitted attributes as if training ended now, for callbacks."""
         attributes = {name: value for name, value in vars(self).items() if is_fitted_name(name)}
-        fitted = FittedModel(problem.config, problem.layout, state_of(net.module_), 0.0)
+        state = state_of(net.module_)
+        fitted = FittedModel(problem.config, problem.layout, state, self.loss, 0.0)
         return attributes | {"_fitted": fitted, "device_": str(problem.device)}
 
     @contextmanager
@@ -372,7 +393,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         except BaseException:
             self._forget()
             if self.warm_start:
-                vars(self).update(before)
+                self.__dict__.update(before)
             raise
 
     def _forget(self) -> None:
@@ -395,7 +416,12 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         tokens = as_layout(fitted.layout, tokens)
         device = prediction_device(self.device_, type(self).__name__)
         with thread_limit(work_per_pass(fitted.config, tokens)):
-            return predict_tokens(fitted, tokens, device, self.chunk_size), tokens
+            raw = predict_tokens(fitted, tokens, device, self.chunk_size)
+        if not np.isfinite(raw).all():
+            raise ValueError(
+                "X is so far from the training samples that predictions overflow. Check its units."
+            )
+        return raw, tokens
 
     # --- views of the fitted model --------------------------------------------------
 

@@ -53,6 +53,10 @@ class Batches:
         For the memory estimate.
     chunk_size : int or None
         Samples per chunk; None chooses.
+    dtype, device : torch.dtype, torch.device
+        Of the batches.
+    labels : ndarray of shape (n,), optional
+        Class indices, for callbacks that score.
     """
 
     def __init__(
@@ -66,10 +70,13 @@ class Batches:
         chunk_size: int | None,
         dtype: torch.dtype,
         device: torch.device,
+        labels: np.ndarray | None = None,
     ) -> None:
         self.tokens, self.layout, self.y = tokens, layout, y
         self.weight = weight / weight.sum()
         self.dtype, self.device = dtype, device
+        self.labels = labels
+        self.per_token = config.pooling == "none"
         itemsize = torch.finfo(dtype).bits // 8
         longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
         per_sample = activation_bytes(config, longest, itemsize)
@@ -94,7 +101,7 @@ class Batches:
 
     def _batch(self, rows: slice | np.ndarray) -> Batch:
         x, mask = self.layout.batch(self.tokens, rows, self.dtype, self.device)
-        y = select_targets(self.y, self.tokens, rows)
+        y = select_targets(self.y, self.tokens, rows, per_token=self.per_token)
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(self.dtype).to(self.device)
@@ -137,9 +144,11 @@ def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarr
     return [rows for rows in np.array_split(order, pieces) if len(rows)]
 
 
-def select_targets(y: np.ndarray, tokens: RawTokens, rows: slice | np.ndarray) -> np.ndarray:
+def select_targets(
+    y: np.ndarray, tokens: RawTokens, rows: slice | np.ndarray, *, per_token: bool
+) -> np.ndarray:
     """Return the targets of some samples; packed per-token targets become padded ones."""
-    if tokens.lengths is None or len(y) == tokens.n_samples:
+    if tokens.lengths is None or not per_token:
         return y[rows]
     lengths, offsets = tokens.lengths[rows], tokens.offsets[rows]
     padded = np.zeros((len(lengths), lengths.max(), y.shape[1]))

@@ -52,6 +52,13 @@ def smallest_singular_value(matrix: np.ndarray, rank: int) -> float:
     return float(singular_values(matrix)[rank - 1])
 
 
+def weakest(matrices: np.ndarray, rank: int) -> float:
+    """Return the smallest of the `rank`-th singular values of a stack of matrices."""
+    if rank > min(matrices.shape[-2:]):
+        return 0.0
+    return float(singular_values(matrices)[:, rank - 1].min())
+
+
 def certify(
     module: ResidualTransformer,
     inputs: torch.Tensor,
@@ -105,8 +112,7 @@ def certify(
             C_rows = rows((output.attention[:, 0] @ inputs).detach())
             W_1 = block.ffn_in.detach().numpy()
             M = config.ffn_residual_beta * W_U[None] + np.einsum("dm,nm,mk->ndk", W_1, D_rows, B)
-            sigma_M = min(smallest_singular_value(M_i, k) for M_i in M)
-            value = smallest_singular_value(C_rows, N) ** 2 * sigma_M**2
+            value = smallest_singular_value(C_rows, N) ** 2 * weakest(M, k) ** 2
     certificate = Certificate(readout, ffn_out, ffn_in, value)
     reason = _reason(certificate.alpha, N, config.d_model, config.d_ff)
     return Certificate(readout, ffn_out, ffn_in, value, reason)
@@ -118,7 +124,7 @@ def _ffn_in_block(Z: np.ndarray, D: np.ndarray, B: np.ndarray) -> float:
     sigma_Z = smallest_singular_value(Z, N)
     rank_route = 0.0
     if sigma_Z > 0:
-        rank_route = sigma_Z**2 * min(smallest_singular_value(d[:, None] * B, k) for d in D) ** 2
+        rank_route = sigma_Z**2 * weakest(D[:, :, None] * B, k) ** 2
     schur_route = 0.0
     if N * k <= min(B.shape[0], SCHUR_LIMIT):
         stacked = (D[:, :, None] * B[None]).transpose(0, 2, 1).reshape(N * k, -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from sklearn_restf._model_files import may_be_model
 from sklearn_restf._module import ACTIVATIONS
 from sklearn_restf._parameters import (
     BOOL,
@@ -18,6 +19,7 @@ from sklearn_restf._parameters import (
 
 NAN = Constraint(lambda v: isinstance(v, float | np.floating) and bool(np.isnan(v)), "nan")
 NONE = one_of(None)
+GPT2_MODEL = Constraint(may_be_model, "the folder, or the name on the hub, of a GPT-2 model")
 
 PARAMETER_CONSTRAINTS: dict[str, list[Constraint]] = {
     "residual_beta": [real(0.0)],
@@ -36,17 +38,17 @@ PARAMETER_CONSTRAINTS: dict[str, list[Constraint]] = {
     "token_dim": [NONE, integer(1)],
     "padding_value": [NONE, real(), NAN],
     "standardize": [BOOL],
-    "init": [one_of("gaussian", "xavier")],
+    "init": [one_of("gaussian", "xavier"), GPT2_MODEL],
     "init_scale": [real(0.0, low_open=True)],
     "loss": [one_of("squared_error")],
     "learning_rate": [one_of("adaptive", "theory"), real(0.0, low_open=True)],
-    "momentum": [real(0.0, np.nextafter(1.0, 0.0))],
+    "momentum": [real(0.0, 1.0, high_open=True)],
     "alpha": [real(0.0)],
     "max_iter": [integer(1)],
     "tol": [NONE, real(0.0)],
     "n_iter_no_change": [integer(1)],
     "early_stopping": [BOOL, one_of("last")],
-    "validation_fraction": [real(0.0, np.nextafter(1.0, 0.0), low_open=True)],
+    "validation_fraction": [real(0.0, 1.0, low_open=True, high_open=True)],
     "chunk_size": [NONE, integer(1)],
     "diagnostics": [BOOL, one_of("full")],
     "diagnostics_samples": [integer(1)],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
+
+from sklearn_restf._warnings import warn
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -52,10 +52,9 @@ def prediction_device(fitted_on: str, name: str) -> torch.device:
         return torch.device("cpu")
     if is_available(device):
         return device
-    warnings.warn(
+    warn(
         f"{name} was fitted on {fitted_on}, which is not available here; predicting on the CPU.",
         UserWarning,
-        stacklevel=4,
     )
     return torch.device("cpu")
 

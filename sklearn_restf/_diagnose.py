@@ -12,9 +12,15 @@ from torch import Tensor
 
 from sklearn_restf._certificate import Certificate, certify, smallest_singular_value
 from sklearn_restf._diagnostics import LAYER_QUANTITIES, ConvergenceDiagnostics
-from sklearn_restf._module import ResidualTransformer
+from sklearn_restf._module import ModuleConfig, ResidualTransformer, pool
 from sklearn_restf._rates import measure_rate
-from sklearn_restf._spectra import Spectra, numerically_zero, spectra
+from sklearn_restf._spectra import (
+    Spectra,
+    centred_residual,
+    numerically_zero,
+    singular_values,
+    spectra,
+)
 from sklearn_restf._training import TrainingResult
 
 
@@ -27,31 +33,63 @@ class LayerSpectra:
     attention: Spectra
 
 
-def layer_spectra(
-    module: ResidualTransformer, x: Tensor, mask: Tensor | None
-) -> list[LayerSpectra]:
-    """Return the spectra of every layer; `module` and `x` in float64 on the CPU."""
+@dataclass(frozen=True)
+class ModelSpectra:
+    """The spectra of every layer, and what is common to all samples.
+
+    `sample_residual` tells how much the rows that the readout sees differ; `feature_ratio`
+    is the squared inverse condition number of the features that come in.
+    """
+
+    layers: list[LayerSpectra]
+    sample_residual: float
+    feature_ratio: float
+
+
+def model_spectra(module: ResidualTransformer, x: Tensor, mask: Tensor | None) -> ModelSpectra:
+    """Return the spectra of a module; `module` and `x` in float64 on the CPU."""
     with torch.no_grad():
-        F = module.embed(x)
-        result = []
-        for output in module.layers(x, mask):
-            matrices = [
-                _per_sample(tensor, mask) for tensor in (F, output.Z, output.attention_output)
-            ]
-            result.append(LayerSpectra(*map(spectra, matrices)))
-            F = output.F
-    return result
+        inputs = spectra(_per_sample(module.embed(x), mask))
+        layers = []
+        outputs = module.layers(x, mask)
+        for output in outputs:
+            Z = spectra(_per_sample(output.Z, mask))
+            attention = spectra(_per_sample(output.attention_output, mask))
+            layers.append(LayerSpectra(inputs, Z, attention))
+            if len(layers) < len(outputs):
+                inputs = spectra(_per_sample(output.F, mask))
+        readout_rows = outputs[-1].F
+        if module.config.pooling == "none":
+            readout_rows = pool(readout_rows, mask, "mean")
+        else:
+            readout_rows = pool(readout_rows, mask, module.config.pooling)
+    alone = len(readout_rows) == 1  # nothing to differ from
+    residual = math.nan if alone else float(centred_residual(readout_rows.numpy()))
+    return ModelSpectra(layers, residual, _feature_ratio(module.config, x, mask))
 
 
-def _per_sample(tensor: Tensor, mask: Tensor | None) -> list[np.ndarray]:
-    arrays = tensor.numpy()
+def _feature_ratio(config: ModuleConfig, x: Tensor, mask: Tensor | None) -> float:
+    """Return (sigma_min / norm)^2 of the features, all samples stacked; nan if there are few."""
+    if config.embedding == "grouped":
+        # padded groups have columns of zeros that are no features
+        features = x.flatten(1)[:, (x != 0).any(0).flatten()]
+    else:
+        features = x.flatten(0, 1) if mask is None else x[mask]
+    if len(features) < 2 * features.shape[1] or not features.shape[1]:
+        return math.nan
+    values = singular_values(features.numpy())
+    return float((values[-1] / values[0]) ** 2) if values[0] > 0 else math.nan
+
+
+def _per_sample(tensor: Tensor, mask: Tensor | None) -> np.ndarray | list[np.ndarray]:
+    arrays: np.ndarray = tensor.numpy()
     if mask is None:
-        return list(arrays)
+        return arrays
     return [array[: int(length)] for array, length in zip(arrays, mask.sum(1), strict=True)]
 
 
 def spectral_fields(
-    start: list[LayerSpectra], end: list[LayerSpectra] | None
+    start: ModelSpectra, end: ModelSpectra | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Collect the fields of :class:`ConvergenceDiagnostics` that come from spectra."""
     values: dict[str, Any] = {}
@@ -60,19 +98,23 @@ def spectral_fields(
         if moment is None:
             continue
         for name in LAYER_QUANTITIES:
-            layers[prefix + name] = np.array([_reduce(layer.Z, name) for layer in moment])
+            layers[prefix + name] = np.array([_reduce(layer.Z, name) for layer in moment.layers])
             values[prefix + name] = float(layers[prefix + name][-1])
         for name in ("sigma_min", "rank1_residual", "effective_rank", "stable_rank"):
-            per_layer = np.array([_reduce(layer.attention, name) for layer in moment])
+            per_layer = np.array([_reduce(layer.attention, name) for layer in moment.layers])
             layers[f"{prefix}attention_{name}"] = per_layer
             if not prefix:
                 values[f"attention_{name}"] = float(per_layer[-1])
+        values[f"{prefix}sample_residual"] = moment.sample_residual
     values["layers"] = layers
-    values["sigma_min_per_sample"] = np.stack([layer.Z.sigma_min for layer in start])
-    values["norm_per_sample"] = np.stack([layer.Z.norm for layer in start])
-    values["singular_values_start"] = start[-1].Z.singular_values
+    for name in ("norm", "rank1_residual"):
+        values[f"input_{name}"] = _reduce(start.layers[0].inputs, name)
+    values["input_condition_ratio"] = start.feature_ratio
+    values["sigma_min_per_sample"] = np.stack([layer.Z.sigma_min for layer in start.layers])
+    values["norm_per_sample"] = np.stack([layer.Z.norm for layer in start.layers])
+    values["singular_values_start"] = start.layers[-1].Z.singular_values
     if end is not None:
-        values["singular_values_end"] = end[-1].Z.singular_values
+        values["singular_values_end"] = end.layers[-1].Z.singular_values
     reasons = {
         name: "Z is zero, or its singular value decomposition did not converge"
         for name in LAYER_QUANTITIES
@@ -94,15 +136,20 @@ def _reduce(spectrum: Spectra, name: str) -> float:
 
 
 def history_fields(
-    result: TrainingResult, *, momentum: float
+    result: TrainingResult, *, momentum: float, eps: float
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Collect the fields that come from the history of a run."""
+    """Collect the fields that come from the history of a run; `eps` of its dtype."""
     loss = np.array(result.losses[: len(result.gradient_norms)])
     gradient_norm = np.array(result.gradient_norms)
     rates = np.array(result.learning_rates[: len(loss) - 1])
     with np.errstate(divide="ignore", invalid="ignore"):
         local_pl = np.where(loss > 0, gradient_norm**2 / (2 * loss), np.nan)
         armijo = (loss[:-1] - loss[1:]) / (rates * gradient_norm[:-1] ** 2)
+        # r_t >= 1/2 up to the rounding of the loss: predictions are rounded at the size of the
+        # targets, however small the errors
+        promised = 0.5 * rates * gradient_norm[:-1] ** 2
+        rounding = 16 * eps * np.sqrt(np.abs(loss[:-1] * loss[:1]))
+        descended = loss[:-1] - loss[1:] >= promised - rounding
     estimate = measure_rate(loss)
     values = {
         "loss": loss,
@@ -113,7 +160,7 @@ def history_fields(
         "rate": estimate.rate,
         "rate_r2": estimate.r2,
         "rate_window": estimate.window,
-        "certified": bool(momentum == 0 and len(armijo) > 0 and (armijo >= 0.5).all()),
+        "certified": bool(momentum == 0 and len(armijo) > 0 and descended.all()),
         "n_iter": result.n_iter,
         "stop_reason": result.stop_reason,
     }

@@ -7,7 +7,6 @@ singular values of the attention-layer output ``Z = beta F + A F W_V``: the rate
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sklearn_restf._advice import judge
+from sklearn_restf._advice import find_problems, judge
+from sklearn_restf._diagnostics_html import diagnostics_html
 
 LAYER_QUANTITIES = (
     "sigma_min",
@@ -52,9 +52,27 @@ class ConvergenceDiagnostics:
         on the squared error.
     alpha_cert : float
         Certified lower bound on the smallest tangent-kernel eigenvalue of the mean loss.
+    alpha_cert_blocks : dict of str to float
+        Its four terms, one per weight matrix: ``readout``, ``ffn_out``, ``ffn_in``, ``value``.
     jacobian_norm : float
-        ``||J||^2``, the largest Gauss-Newton eigenvalue of the mean loss
-        (``diagnostics="full"``).
+        ``||J||^2``, the largest Gauss-Newton eigenvalue of the mean loss (plus the penalty);
+        only with ``diagnostics="full"``, as everything down to `forecast`.
+    kernel_min : float
+        Smallest eigenvalue of the tangent kernel ``J J^T`` of the mean loss: what `alpha_cert`
+        bounds from below. Computed up to 512 outputs.
+    predicted_curve : ndarray of shape (n_iter + 1,)
+        Objective predicted by linearising the model at the initial parameters, for the
+        learning rates of the run. :func:`diagnose` predicts `max_iter` iterations from the
+        parameters it is given.
+    predicted_horizon : int
+        Iterations over which `predicted_curve` was within 10 % of `loss`: how long the model
+        stayed in its linear regime. -1 where it was not compared.
+    local_rate : float
+        What `rate` would be on `predicted_curve`; NaN when the run left the linear regime
+        before the end of `rate_window`.
+    forecast : ndarray of shape (n_iter + 1,)
+        Objective over as many further iterations, predicted by linearising at the fitted
+        parameters.
     certified : bool
         Whether every step satisfied the descent condition ``armijo >= 1/2``, with which the
         product of ``1 - learning_rate * local_pl`` bounds the loss a posteriori.
@@ -63,11 +81,29 @@ class ConvergenceDiagnostics:
     attention_sigma_min, attention_rank1_residual, attention_effective_rank, \
 attention_stable_rank : float
         The same of the attention output alone, without residual connection.
+    sample_residual, final_sample_residual : float
+        ``||P F||_F / ||F||_F`` of what the readout sees, one row per sample, with P the
+        centring over samples: 0 when all samples look alike to the readout.
+    sigma_min_stacked : float
+        Smallest singular value of all tokens of all samples stacked; 0 when there are more
+        of them than features.
+    input_norm, input_rank1_residual : float
+        Largest spectral norm and median rank-1 residual of the tokens before the first layer.
+    input_condition_ratio : float
+        ``sigma_min^2 / norm^2`` of the (standardised) features: all tokens stacked, or the
+        columns of a table.
+    trivial_loss : float
+        Training loss of the best constant prediction.
+    collapse_floor : float
+        With one prediction per token: the loss below which a model whose tokens coincide
+        cannot go.
+    penalty : float
+        Share of the L2 penalty in the objective at the fitted parameters.
     final_sigma_min, final_norm, final_condition_ratio, final_rank1_residual, \
 final_effective_rank, final_stable_rank : float
         At the fitted parameters.
-    layers : DataFrame-like dict of ndarray
-        Every quantity per layer, keys ``"start"`` and ``"end"`` as in :meth:`to_frame`.
+    layers : dict of str to ndarray of shape (n_layers,)
+        Every quantity per layer: the columns of :meth:`to_frame`.
     sigma_min_per_sample, norm_per_sample : ndarray of shape (n_layers, n_diagnosed)
         Per layer and sample, at the initial parameters.
     singular_values_start, singular_values_end : ndarray of shape (n_diagnosed, r)
@@ -84,17 +120,26 @@ final_effective_rank, final_stable_rank : float
         Number of iterations.
     stop_reason : str
         Why training ended.
+    settings : dict
+        The parameters of the estimator that `advice` refers to.
     reasons : dict
         Field name to the reason why it is NaN.
+    residual_beta, dtype : float, str
+        Of the model and of its training.
+    binding : {"local", "certificate", "none"}
+        Which prediction of the rate holds for the run: `local_rate` or `predicted_rate`.
+    problems : tuple of str
+        Names of what slows training or bounds the loss, most important first.
     advice : str
-        A sentence of judgement, and what to change.
+        The same in words, with what to change.
 
     Examples
     --------
     >>> import numpy as np
     >>> from sklearn_restf import ResidualTransformerRegressor
     >>> X = np.random.default_rng(0).normal(size=(30, 6))
-    >>> model = ResidualTransformerRegressor(max_iter=30, random_state=0).fit(X, X[:, 0])
+    >>> model = ResidualTransformerRegressor(max_iter=30, tol=None, random_state=0)
+    >>> model = model.fit(X, X[:, 0])
     >>> diagnostics = model.convergence_diagnostics_
     >>> 0 <= diagnostics.condition_ratio <= 1
     True
@@ -110,6 +155,11 @@ final_effective_rank, final_stable_rank : float
     alpha_cert: float = math.nan
     alpha_cert_blocks: dict[str, float] = field(default_factory=dict)
     jacobian_norm: float = math.nan
+    kernel_min: float = math.nan
+    predicted_curve: np.ndarray = field(default_factory=lambda: np.empty(0))
+    predicted_horizon: int = -1
+    local_rate: float = math.nan
+    forecast: np.ndarray = field(default_factory=lambda: np.empty(0))
     certified: bool = False
     rank1_residual: float = math.nan
     effective_rank: float = math.nan
@@ -125,6 +175,14 @@ final_effective_rank, final_stable_rank : float
     final_effective_rank: float = math.nan
     final_stable_rank: float = math.nan
     sigma_min_stacked: float = math.nan
+    input_norm: float = math.nan
+    input_rank1_residual: float = math.nan
+    input_condition_ratio: float = math.nan
+    sample_residual: float = math.nan
+    final_sample_residual: float = math.nan
+    trivial_loss: float = math.nan
+    collapse_floor: float = math.nan
+    penalty: float = math.nan
     layers: dict[str, np.ndarray] = field(default_factory=dict)
     sigma_min_per_sample: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
     norm_per_sample: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
@@ -139,12 +197,29 @@ final_effective_rank, final_stable_rank : float
     stop_reason: str = ""
     residual_beta: float = math.nan
     dtype: str = "float64"
+    settings: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def advice(self) -> str:
-        """A sentence of judgement, and what to change."""
+        """A sentence or two of judgement, and what to change."""
         return judge(self)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Names of what slows training or bounds the loss, most important first."""
+        return tuple(problem.name for problem in find_problems(self))
+
+    @property
+    def binding(self) -> str:
+        """Which prediction of the rate holds for this run: the tighter of those that do.
+
+        "local" when the linearised model followed the loss through `rate_window`, else
+        "certificate" when the theorem's bound is defined, else "none".
+        """
+        if math.isfinite(self.local_rate):
+            return "local"
+        return "certificate" if math.isfinite(self.predicted_rate) else "none"
 
     def summary(self) -> str:
         """Return the scalars a user reads first as a short table, and the judgement.
@@ -184,6 +259,11 @@ final_effective_rank, final_stable_rank : float
         if "predicted_rate" in self.reasons:
             predicted += f"  ({self.reasons['predicted_rate']})"
         lines.append(f"{'predicted rate':24}{predicted:>12}")
+        if len(self.predicted_curve):
+            local = _number(self.local_rate)
+            if "local_rate" in self.reasons:
+                local += f"  ({self.reasons['local_rate']})"
+            lines.append(f"{'rate, linearised':24}{local:>12}")
         if len(self.loss):
             lines.append(f"{'loss':24}{_number(self.loss[0]):>12}{_number(self.loss[-1]):>12}")
             lines.append(f"{'iterations':24}{self.n_iter:>12}  ({self.stop_reason})")
@@ -215,7 +295,7 @@ final_effective_rank, final_stable_rank : float
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.summary())}</pre>"
+        return diagnostics_html(self)
 
 
 def _number(value: float) -> str:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sklearn_restf import _diagnose as parts
 from sklearn_restf._batches import Batches
 from sklearn_restf._certificate import Certificate
-from sklearn_restf._descent import Objective
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf._losses import Loss, squared_error
+from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
+from sklearn_restf._losses import Loss, binary_log_loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
-from sklearn_restf._state import NumpyState, build_module
+from sklearn_restf._state import NumpyState, build_module, is_weight
+from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._training import TrainingResult
 from sklearn_restf.exceptions import RankCollapseWarning
 
 CPU = torch.device("cpu")
 OFF = "diagnostics=False"
+# the parameters that the advice speaks of
+SETTINGS = ("learning_rate", "momentum", "alpha", "standardize", "max_iter")
 
 
 def diagnose_fit(
@@ -32,8 +37,16 @@ def diagnose_fit(
     loss: Loss,
 ) -> ConvergenceDiagnostics:
     """Return the diagnostics of a run of `estimator`; warn on rank collapse."""
-    history = parts.history_fields(result, momentum=estimator.momentum)
-    common = {"residual_beta": config.residual_beta, "dtype": str(batches.dtype)[6:]}
+    eps = torch.finfo(batches.dtype).eps
+    history = parts.history_fields(result, momentum=estimator.momentum, eps=eps)
+    state = estimator._fitted.state  # the weights kept: the best ones with early stopping
+    common: dict[str, Any] = {
+        "residual_beta": config.residual_beta,
+        "dtype": str(batches.dtype)[6:],
+        "settings": settings_of(estimator, config),
+        "penalty": penalty_share(state, estimator.alpha, estimator.loss_),
+        "trivial_loss": trivial_loss(batches, config, loss),
+    }
     if not estimator.diagnostics:
         reasons = dict.fromkeys(("sigma_min", "norm", "condition_ratio", "predicted_rate"), OFF)
         return parts.assemble(history, ({}, reasons), **common)
@@ -41,21 +54,71 @@ def diagnose_fit(
     full = estimator.diagnostics == "full"
     x, mask = sample_tokens(batches, None if full else estimator.diagnostics_samples)
     start_module = build_module(config, result.initial_state)
-    start = parts.layer_spectra(start_module, x, mask)
-    end = parts.layer_spectra(build_module(config, result.final_state), x, mask)
-    spectral = parts.spectral_fields(start, end)
-    prediction = predicted(
-        start_module,
-        batches,
-        loss,
-        momentum=estimator.momentum,
-        alpha=estimator.alpha,
-        learning_rate=min(result.learning_rates, default=np.nan),
-    )
+    start = parts.model_spectra(start_module, x, mask)
+    end = parts.model_spectra(build_module(config, state), x, mask)
+    collected = [
+        history,
+        parts.spectral_fields(start, end),
+        predicted(
+            start_module,
+            batches,
+            loss,
+            momentum=estimator.momentum,
+            alpha=estimator.alpha,
+            learning_rate=min(result.learning_rates, default=np.nan),
+        ),
+    ]
     if full:
-        common["jacobian_norm"] = jacobian_norm(config, result.initial_state, batches, loss)
-    warn_if_collapsed(start, (x.shape[1], config.d_model), config, batches.dtype)
-    return parts.assemble(history, spectral, prediction, **common)
+        collected.append(prediction_of_run(estimator, result, state, batches, config, loss))
+    common["collapse_floor"] = collapse_floor(batches, config, loss)
+    warn_if_collapsed(start.layers, (x.shape[1], config.d_model), config, batches.dtype)
+    return parts.assemble(*collected, **common)
+
+
+def settings_of(estimator: Any, config: ModuleConfig) -> dict[str, Any]:
+    """Return the settings the advice speaks of, as plain values."""
+    settings = {name: getattr(estimator, name) for name in SETTINGS}
+    return settings | {
+        "pooling": config.pooling,
+        "n_layers": config.n_layers,
+        "layer_norm": config.layer_norm,
+    }
+
+
+def penalty_share(state: NumpyState, alpha: float, objective: float) -> float:
+    """Return the share of the L2 penalty in the objective."""
+    squares = sum(float((value**2).sum()) for name, value in state.items() if is_weight(name))
+    return 0.5 * alpha * squares / objective if objective > 0 else np.nan
+
+
+def trivial_loss(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
+    """Return the loss of the best constant prediction."""
+    y, weight = batches.y, batches.weight
+    if loss is not squared_error:
+        labels = (y > 0).astype(float)  # one-hot, or one column of -1 and 1
+        share = weight @ labels
+        if loss is binary_log_loss:
+            share = np.append(share, 1 - share)
+        return float(-(share[share > 0] * np.log(share[share > 0])).sum())
+    if config.pooling == "none":
+        lengths = batches.tokens.lengths
+        repeats = batches.layout.max_tokens if lengths is None else lengths
+        y, weight = y.reshape(-1, y.shape[-1]), np.repeat(weight, repeats)
+    centred = y - weight @ y / weight.sum()
+    return float(0.5 * weight @ (centred**2).sum(axis=1))
+
+
+def collapse_floor(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
+    """Return the smallest loss when all predictions of a sample coincide; nan if one each.
+
+    ``1/2 sum_p w_p ||P Y_p||_F^2`` with P the centring over tokens.
+    """
+    if config.pooling != "none" or loss is not squared_error:
+        return np.nan
+    lengths = batches.tokens.lengths
+    samples = batches.y if lengths is None else np.split(batches.y, np.cumsum(lengths)[:-1])
+    floors = [0.5 * ((y - y.mean(axis=0)) ** 2).sum() for y in samples]
+    return float(batches.weight @ np.array(floors))
 
 
 def sample_tokens(batches: Batches, n_samples: int | None) -> tuple[Tensor, Tensor | None]:
@@ -111,12 +174,6 @@ def predicted(
     return fields | stacked, reasons
 
 
-def jacobian_norm(config: ModuleConfig, state: NumpyState, batches: Batches, loss: Loss) -> float:
-    """Return ``||J||^2`` at the given weights, without penalty."""
-    module = build_module(config, state, dtype=batches.dtype, device=batches.device)
-    return Objective(module, batches, loss, alpha=0.0).gauss_newton_norm()
-
-
 def warn_if_collapsed(
     start: list[parts.LayerSpectra],
     shape: tuple[int, int],
@@ -137,11 +194,17 @@ def warn_if_collapsed(
 
 
 def diagnose(
-    estimator_or_module: Any, X: Any, y: Any = None, *, mask: Any = None, n_samples: int = 64
+    estimator_or_module: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    mask: Any = None,
+    n_samples: int = 64,
+    full: bool = False,
 ) -> ConvergenceDiagnostics:
     """Diagnose an estimator, fitted or not, or a module, on given samples.
 
-    "Will this converge?" before training, "why did it not?" afterwards.
+    "Will this converge?" before training, "what would more training bring?" afterwards.
 
     Parameters
     ----------
@@ -158,6 +221,11 @@ def diagnose(
         Real tokens; for a module only.
     n_samples : int, default=64
         Samples used for the spectra.
+    full : bool, default=False
+        Whether to use all samples, and to predict the loss of the next ``max_iter`` iterations
+        from the tangent kernel (``predicted_curve``). Needs `y`, and takes as long as a few
+        hundred iterations. Of learning_rate="adaptive" the prediction takes the
+        largest constant rate that is safe, ``1 / ||J||^2``.
 
     Returns
     -------
@@ -168,6 +236,8 @@ def diagnose(
     ------
     TypeError
         For anything that is neither.
+    ValueError
+        If `full` is asked for without `y`.
 
     Examples
     --------
@@ -179,50 +249,74 @@ def diagnose(
     >>> weak.condition_ratio < strong.condition_ratio
     True
     """
+    if full and y is None:
+        raise ValueError("full=True predicts the loss and needs the targets: pass y.")
     if isinstance(estimator_or_module, ResidualTransformer):
-        module = build_module(
-            estimator_or_module.config,
-            {
-                name: value.detach().cpu().double().numpy()
-                for name, value in estimator_or_module.named_parameters()
-            },
-        )
-        x = torch.as_tensor(np.asarray(X)[:n_samples], dtype=torch.float64)
-        real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
-        return _spectral_only(module, x, real, "a module has no targets")
-    prepare = getattr(estimator_or_module, "_prepare_diagnosis", None)
-    if prepare is None:
+        return _diagnose_module(estimator_or_module, X, mask, n_samples)
+    if not hasattr(estimator_or_module, "_prepare_diagnosis"):
         raise TypeError(
             "diagnose takes a ResidualTransformerRegressor, a ResidualTransformerClassifier or a "
             f"ResidualTransformer module; got {type(estimator_or_module).__name__}."
         )
-    module, batches, loss = prepare(X, y)
-    x, real = sample_tokens(batches, n_samples)
+    estimator = _with_seed_as_in_fit(estimator_or_module)
+    module, batches, loss = estimator._prepare_diagnosis(X, y)
+    x, real = sample_tokens(batches, None if full else n_samples)
+    common = {
+        "residual_beta": module.config.residual_beta,
+        "settings": settings_of(estimator, module.config),
+    }
     if y is None:
-        return _spectral_only(module, x, real, "no targets were given")
-    spectral = parts.spectral_fields(parts.layer_spectra(module, x, real), None)
-    rate = jacobian_norm(module.config, _numpy(module), batches, loss)
-    learning_rate = estimator_or_module.learning_rate
-    if isinstance(learning_rate, str):  # the theorem's own choice
-        learning_rate = 1.0 / rate if rate > 0 else np.nan
-    prediction = predicted(
-        module, batches, loss, momentum=0.0, alpha=0.0, learning_rate=learning_rate
-    )
-    return parts.assemble(
-        spectral, prediction, jacobian_norm=rate, residual_beta=module.config.residual_beta
-    )
+        return _spectral_only(module, x, real, "no targets were given", **common)
+    with thread_limit(work_per_pass(module.config, batches.tokens)):
+        local = prediction_without_run(estimator, module, batches, loss, full=full)
+        prediction = predicted(
+            module,
+            batches,
+            loss,
+            momentum=estimator.momentum,
+            alpha=estimator.alpha,
+            learning_rate=local.learning_rate,
+        )
+        spectral = parts.spectral_fields(parts.model_spectra(module, x, real), None)
+    common["collapse_floor"] = collapse_floor(batches, module.config, loss)
+    common["trivial_loss"] = trivial_loss(batches, module.config, loss)
+    return parts.assemble(spectral, prediction, local.fields, **common)
 
 
-def _numpy(module: ResidualTransformer) -> NumpyState:
-    return {name: value.detach().numpy() for name, value in module.named_parameters()}
+def _with_seed_as_in_fit(estimator: Any) -> Any:
+    """Return a copy whose random state draws the initial weights that fit would draw.
+
+    fit spends one number on the seed of the validation split first. The user's own
+    RandomState is left where it is.
+    """
+    probe = copy.copy(estimator)
+    probe.random_state = copy.deepcopy(check_random_state(estimator.random_state))
+    probe.random_state.randint(np.iinfo(np.int32).max)
+    return probe
+
+
+def _diagnose_module(
+    module: ResidualTransformer, X: Any, mask: Any, n_samples: int
+) -> ConvergenceDiagnostics:
+    state = {
+        name: value.detach().cpu().double().numpy() for name, value in module.named_parameters()
+    }
+    values = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+    real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
+    return _spectral_only(
+        build_module(module.config, state),
+        values[:n_samples].to(torch.float64),
+        real,
+        "a module has no targets",
+        residual_beta=module.config.residual_beta,
+        settings={"pooling": module.config.pooling, "n_layers": module.config.n_layers},
+    )
 
 
 def _spectral_only(
-    module: ResidualTransformer, x: Tensor, mask: Tensor | None, reason: str
+    module: ResidualTransformer, x: Tensor, mask: Tensor | None, reason: str, **common: Any
 ) -> ConvergenceDiagnostics:
-    spectral = parts.spectral_fields(parts.layer_spectra(module, x, mask), None)
+    spectral = parts.spectral_fields(parts.model_spectra(module, x, mask), None)
     return parts.assemble(
-        spectral,
-        ({}, {"predicted_rate": reason, "alpha_cert": reason}),
-        residual_beta=module.config.residual_beta,
+        spectral, ({}, {"predicted_rate": reason, "alpha_cert": reason}), **common
     )

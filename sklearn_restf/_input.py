@@ -6,6 +6,7 @@ written to, and large memory maps are read in slices.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class RawTokens:
 
     values: np.ndarray
     lengths: np.ndarray | None = None
+    real: np.ndarray | None = None  # which tokens (n, T) of padded input are real
 
     @property
     def n_samples(self) -> int:
@@ -75,8 +77,7 @@ def read_X(
     """Validate X in any of the accepted forms; set (or check) the scikit-learn attributes."""
     name = type(estimator).__name__
     if isinstance(X, torch.Tensor):
-        X = X.detach().cpu()
-        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()
+        X = as_numpy(X)
     if is_ragged(X):
         tokens = pack(X, name)
         if reset:
@@ -118,6 +119,12 @@ def read_X(
     return tokens
 
 
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array; NumPy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
 def number_of_dimensions(X: Any) -> int:
     """Return the dimensions of X, without converting frames and sparse matrices."""
     if sparse.issparse(X) or hasattr(X, "columns"):
@@ -126,8 +133,11 @@ def number_of_dimensions(X: Any) -> int:
         return len(X.shape)
     try:
         return np.asarray(X).ndim
-    except ValueError:  # nested lists of unequal lengths: check_array finds the words
-        return 2
+    except ValueError as error:
+        raise ValueError(
+            "X is a list of unequal parts that are not all 2-D arrays. For samples of unequal "
+            "length, pass a list of (n_tokens_i, features) arrays."
+        ) from error
 
 
 def fitted_on_other_form(estimator: BaseEstimator, X: Any) -> bool:
@@ -149,7 +159,7 @@ def pack(X: Sequence[Any], name: str) -> RawTokens:
     """Concatenate the samples of a list along the token axis."""
     samples = []
     for i, sample in enumerate(X):
-        sample = sample.detach().cpu().numpy() if isinstance(sample, torch.Tensor) else sample
+        sample = as_numpy(sample) if isinstance(sample, torch.Tensor) else sample
         try:
             sample = check_array(
                 sample, dtype="numeric", ensure_min_samples=0, input_name=f"X[{i}]", estimator=name
@@ -176,8 +186,11 @@ def real_token_mask(X: np.ndarray, padding_value: float | None) -> np.ndarray:
         return np.ones(X.shape[:2], dtype=bool)
     if np.isnan(padding_value):
         return ~np.isnan(X).all(axis=2)
-    with np.errstate(over="ignore"):
-        return (np.asarray(padding_value).astype(X.dtype) != X).any(axis=2)
+    value = np.float64(padding_value)
+    if X.dtype.kind == "f":  # 0.1 in a float32 array is the float32 next to 0.1
+        with np.errstate(over="ignore"):
+            value = value.astype(X.dtype)
+    return (value != X).any(axis=2)
 
 
 def drop_padding(X: np.ndarray, padding_value: float) -> RawTokens:
@@ -185,7 +198,7 @@ def drop_padding(X: np.ndarray, padding_value: float) -> RawTokens:
     real = real_token_mask(X, padding_value)
     lengths = real.sum(axis=1)
     refuse_empty(lengths)
-    return RawTokens(X[real], lengths)
+    return RawTokens(X[real], lengths, real)
 
 
 def refuse_empty(lengths: np.ndarray) -> None:
@@ -205,6 +218,8 @@ def read_sample_weight(
     """Return float64 weights (ones for None), checked to be usable."""
     if sample_weight is None:
         return np.ones(n_samples)
+    if isinstance(sample_weight, numbers.Real):
+        sample_weight = np.full(n_samples, float(sample_weight))
     weight = check_array(
         sample_weight,
         ensure_2d=False,
@@ -277,12 +292,15 @@ def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.n
     # padded X, padded y: what stands at padded positions is ignored
     y = check_array(y, **options | {"ensure_all_finite": False})
     check_length(y, tokens, "y")
-    if y.ndim not in (2, 3) or y.shape[1] < lengths.max():
+    real = tokens.real
+    if real is None:  # X is a list: padded on the right
+        real = np.arange(y.shape[1] if y.ndim > 1 else 0) < lengths[:, None]
+    if y.ndim not in (2, 3) or y.shape[:2] != real.shape or y.shape[1] < lengths.max():
         raise ValueError(
-            f'pooling="none" needs y of shape (n_samples, n_tokens[, n_outputs]) with n_tokens >= '
-            f"{lengths.max()}; got {y.shape}."
+            'pooling="none" needs one target a token: y of shape (n_samples, n_tokens'
+            f"[, n_outputs]) with n_tokens >= {max(lengths.max(), real.shape[1])}; got {y.shape}."
         )
-    return check_array(y[np.arange(y.shape[1]) < lengths[:, None]], **options)
+    return check_array(y[real], **options)
 
 
 def check_length(y: Any, tokens: RawTokens, input_name: str) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from scipy.special import expit, softmax
 from torch import Tensor
 from torch.nn import functional
 
@@ -46,6 +48,40 @@ def multinomial_log_loss(
     return weighted_sum(torch.logsumexp(prediction, dim=1) - (prediction * y).sum(1), weight_N)
 
 
+def loss_and_slope(
+    loss: Loss, prediction: Tensor, y: Tensor, weight_N: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return a loss and its derivative in the predictions."""
+    weight = weight_N.view(-1, *[1] * (prediction.ndim - 1))
+    if loss is squared_error:
+        error = prediction - y
+        if prediction.ndim == 3 and mask is not None:
+            error = torch.where(mask[:, :, None], error, 0.0)
+        slope = weight * error
+        exact = torch.float64 if error.device.type != "mps" else error.dtype
+        return 0.5 * torch.dot(error.to(exact).view(-1), slope.to(exact).view(-1)), slope
+    value = loss(prediction, y, weight_N, mask)
+    if loss is binary_log_loss:
+        return value, -weight * y * torch.sigmoid(-y * prediction)
+    return value, weight * (torch.softmax(prediction, dim=1) - y)
+
+
+def probabilities(loss: Loss, raw: np.ndarray) -> np.ndarray:
+    """Return class probabilities (n, K) for the outputs of a module trained with `loss`."""
+    if loss is binary_log_loss:
+        return np.column_stack([expit(-raw[:, 0]), expit(raw[:, 0])])
+    if loss is multinomial_log_loss:
+        return softmax(raw, axis=1)
+    if raw.shape[1] == 2:  # in step with the difference of the two outputs
+        positive = np.clip(0.5 * (1.0 + raw[:, 1] - raw[:, 0]), 0.0, 1.0)
+        return np.column_stack([1.0 - positive, positive])
+    clipped = np.clip(raw, 0.0, 1.0)
+    total = clipped.sum(axis=1, keepdims=True)
+    return np.where(total > 0, clipped / np.where(total > 0, total, 1.0), 1.0 / raw.shape[1])
+
+
 def curvature_bound(loss: Loss) -> float:
     """Largest eigenvalue of the Hessian of a loss in its predictions."""
-    return {squared_error: 1.0, binary_log_loss: 0.25, multinomial_log_loss: 0.5}[loss]
+    if loss is squared_error:
+        return 1.0
+    return 0.25 if loss is binary_log_loss else 0.5

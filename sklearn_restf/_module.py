@@ -77,7 +77,7 @@ class Block(nn.Module):
         super().__init__()
         self.config = config
         D, M, HK = config.d_model, config.d_ff, config.n_heads * config.d_qk
-        shapes = {"query": (D, HK), "key": (D, HK), "value": (D, D)}
+        shapes: dict[str, tuple[int, ...]] = {"query": (D, HK), "key": (D, HK), "value": (D, D)}
         if config.n_heads > 1 or config.layer_norm:
             shapes["output"] = (D, D)
         shapes |= {"ffn_in": (D, M), "ffn_out": (M, D)}

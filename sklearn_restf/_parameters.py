@@ -30,25 +30,38 @@ def is_bool(value: Any) -> bool:
 def integer(low: int, high: float = np.inf) -> Constraint:
     """Accept integers in [low, high]; bools are not numbers."""
     return Constraint(
-        lambda v: isinstance(v, numbers.Integral) and not is_bool(v) and low <= v <= high,
+        lambda v: isinstance(v, numbers.Integral) and not is_bool(v) and low <= int(v) <= high,
         f"an int >= {low}" if high == np.inf else f"an int in [{low}, {high}]",
     )
 
 
-def real(low: float = -np.inf, high: float = np.inf, *, low_open: bool = False) -> Constraint:
-    """Accept finite real numbers in [low, high], or (low, high] with `low_open`."""
+def real(
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> Constraint:
+    """Accept finite real numbers in [low, high]; without its ends where they are open."""
 
     def holds(v: Any) -> bool:
-        if not isinstance(v, numbers.Real) or is_bool(v) or not np.isfinite(v):
+        if not isinstance(v, numbers.Real) or is_bool(v):
             return False
-        return (low < v if low_open else low <= v) and v <= high
+        try:
+            number = float(v)
+        except OverflowError:
+            return False
+        if not np.isfinite(number):
+            return False
+        above = low < number if low_open else low <= number
+        return above and (number < high if high_open else number <= high)
 
     if low == -np.inf:
         words = "a finite float"
     elif high == np.inf:
         words = f"a finite float {'>' if low_open else '>='} {low}"
     else:
-        words = f"a float in {'(' if low_open else '['}{low}, {high}]"
+        words = f"a float in {'(' if low_open else '['}{low}, {high}{')' if high_open else ']'}"
     return Constraint(holds, words)
 
 
@@ -70,7 +83,7 @@ RANDOM_STATE = Constraint(
     lambda v: (
         v is None
         or isinstance(v, np.random.RandomState)
-        or (isinstance(v, numbers.Integral) and not is_bool(v) and 0 <= v < 2**32)
+        or (isinstance(v, numbers.Integral) and not is_bool(v) and 0 <= int(v) < 2**32)
     ),
     "None, an int in [0, 2**32 - 1] or a numpy.random.RandomState instance",
 )

@@ -30,7 +30,8 @@ def predict_tokens(
     if per_token:
         shape = (*tokens.values.shape[:-1], config.n_outputs)
     result = np.empty(shape)
-    starts = None if tokens.lengths is None else tokens.offsets
+    lengths = tokens.lengths
+    starts = None if lengths is None else tokens.offsets
     with torch.no_grad():
         while pending:
             rows = pending.pop()
@@ -44,10 +45,9 @@ def predict_tokens(
                 torch.cuda.empty_cache()
                 pending += np.array_split(index, 2)[::-1]
                 continue
-            if per_token and starts is not None:
+            if per_token and lengths is not None and starts is not None:
                 for i, sample in zip(np.arange(tokens.n_samples)[rows], output, strict=True):
-                    length = tokens.lengths[i]
-                    result[starts[i] : starts[i] + length] = sample[:length]
+                    result[starts[i] : starts[i] + lengths[i]] = sample[: lengths[i]]
             else:
                 result[rows] = output
     return result

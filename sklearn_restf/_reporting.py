@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_restf._advice import still_falling
 from sklearn_restf._training import TrainingResult
+from sklearn_restf._warnings import warn
 from sklearn_restf.exceptions import DivergenceError
 
 
@@ -21,11 +21,17 @@ def report(estimator: Any, result: TrainingResult) -> None:
         finite = [loss for loss in result.losses if np.isfinite(loss)]
         last = f"{finite[-1]:.6g}" if finite else "none"
         rescued = copy.copy(estimator)
+        if isinstance(estimator.learning_rate, str):  # only at the initial point
+            remedy = "Set standardize=True, rescale X, or lower init_scale."
+        else:
+            remedy = (
+                "Lower the learning rate, or use learning_rate='adaptive', whose loss never "
+                "increases."
+            )
         raise DivergenceError(
             f"{name} diverged at iteration {n_iter} with learning_rate={estimator.learning_rate!r} "
-            f"(last finite loss: {last}). Lower the learning rate, or use "
-            "learning_rate='adaptive', whose loss never increases. The best weights so far are "
-            "in this exception's `estimator`.",
+            f"(last finite loss: {last}). {remedy} The best weights so far are in this "
+            "exception's `estimator`.",
             estimator=rescued,
         )
     message = None
@@ -47,4 +53,4 @@ def report(estimator: Any, result: TrainingResult) -> None:
             "iterations). Raise max_iter; tol=None says that the budget is meant."
         )
     if message:
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warn(message, ConvergenceWarning)

@@ -15,6 +15,7 @@ from torch import nn
 
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
 from sklearn_restf._tokens import TokenLayout
+from sklearn_restf.pretrained import gpt2_block_state
 
 NumpyState = dict[str, np.ndarray]
 
@@ -32,7 +33,8 @@ def initial_state(
 
     Every device and dtype therefore starts from the same point. Weight matrices are
     N(0, s^2 / fan_in) for ``init="gaussian"`` and N(0, 2 s^2 / (fan_in + fan_out)) for
-    ``init="xavier"`` with s = `init_scale`; biases are zero, LayerNorm weights one.
+    ``init="xavier"`` with s = `init_scale`; biases are zero, LayerNorm weights one. Any other
+    `init` names a GPT-2 model, whose weights take the place of the blocks' Gaussian draws.
     """
     state = {}
     for name, parameter in ResidualTransformer(config).named_parameters():
@@ -47,13 +49,15 @@ def initial_state(
             state[name] = np.zeros(shape)
         else:
             fan_in, fan_out = shape[-2:]
-            variance = 1 / fan_in if init == "gaussian" else 2 / (fan_in + fan_out)
+            variance = 2 / (fan_in + fan_out) if init == "xavier" else 1 / fan_in
             scale = init_scale * math.sqrt(variance)
             state[name] = scale * random_state.standard_normal(shape)
     if config.embedding == "grouped":
         # narrow groups are padded with zero columns: their weights must not count as weights
         for group, width in enumerate(group_widths(config)):
             state["embedding_weight"][group, width:] = 0.0
+    if init not in ("gaussian", "xavier"):
+        state.update(gpt2_block_state(init, config))
     return state
 
 
@@ -92,6 +96,7 @@ class FittedModel:
     config: ModuleConfig
     layout: TokenLayout
     state: NumpyState
+    loss: str
     learning_rate: float
     velocity: np.ndarray | None = None  # kept for warm_start only
     format_version: int = 1

@@ -95,7 +95,7 @@ def plan_layout(
         channel_weight = weight
     else:
         p = values.shape[1]
-        groups = min(p, 8) if n_tokens == "auto" else int(n_tokens)
+        groups = min(p, 4) if n_tokens == "auto" else int(n_tokens)
         if groups > p:
             raise ValueError(
                 f"n_tokens={groups} is more than the {p} feature(s) of X: a table is cut into "
@@ -134,7 +134,8 @@ def weighted_moments(
         mean = mean + row_weight @ values
         low, high = np.minimum(low, values.min(axis=0)), np.maximum(high, values.max(axis=0))
     mean = np.clip(mean, low, high)  # a mean outside the range is rounding
-    spread = np.maximum(high - mean, mean - low)
+    with np.errstate(over="ignore"):
+        spread = np.maximum(high - mean, mean - low)
     if not np.isfinite(spread).all():
         raise ValueError(
             f"{name} contains values too large to be standardised: the spread of channel "

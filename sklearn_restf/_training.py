@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import ClassifierMixin
 from skorch import NeuralNet
-from skorch.dataset import Dataset
 
 from sklearn_restf._batches import Batches
-from sklearn_restf._descent import FIRST_RATE, GROWTH, GradientDescent, Objective
-from sklearn_restf._losses import Loss
+from sklearn_restf._descent import FIRST_RATE, GROWTH, GradientDescent
+from sklearn_restf._losses import Loss, probabilities
 from sklearn_restf._module import ResidualTransformer
+from sklearn_restf._objective import Objective
+from sklearn_restf._observers import Observers, StoppedByCallback
 from sklearn_restf._progress import Progress
 from sklearn_restf._state import NumpyState, state_of
 
@@ -42,25 +44,27 @@ class TrainingSettings:
     max_iter: int
     tol: float | None
     n_iter_no_change: int
+    verbose: int = 0
 
 
 @dataclass
 class TrainingResult:
-    """What a run leaves behind: weights at three moments, and its history.
+    """What a run leaves behind: initial weights, weights to keep, and its history.
 
-    `losses`, `gradient_norms` have one entry per visited point (the initial one included),
-    `learning_rates` and `restarts` one per step.
+    `losses` and `gradient_norms` have one entry per visited point (the initial one included),
+    `learning_rates` one per step.
     """
 
     initial_state: NumpyState
-    final_state: NumpyState
-    best_state: NumpyState
-    best_iteration: int
+    state: NumpyState = field(default_factory=dict)
+    kept_best: bool = False  # whether `state` is the best one rather than the last
+    best_iteration: int = 0
     losses: list[float] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)
     learning_rates: list[float] = field(default_factory=list)
     validation_losses: list[float] = field(default_factory=list)
     stop_reason: str = "max_iter"
+    loss: float = math.nan  # objective at `state`
     learning_rate: float = math.nan
     velocity: np.ndarray | None = None
 
@@ -115,7 +119,7 @@ class FullBatchNet(NeuralNet):
             train_split=None,
             callbacks=callbacks,
             predict_nonlinearity=None,
-            verbose=0,
+            verbose=settings.verbose,
             device=device,
         )
         self.settings = settings
@@ -131,14 +135,17 @@ class FullBatchNet(NeuralNet):
 
     def initialize_optimizer(self, triggered_directly: Any = None) -> FullBatchNet:
         """Set up the objective and the step rule."""
+        if self.train is None:
+            return super().initialize_optimizer()
         settings = self.settings
         self.objective_ = Objective(self.module_, self.train, settings.loss, settings.alpha)
         rate = settings.learning_rate
         lr: float = FIRST_RATE if isinstance(rate, str) else rate
         velocity = None
         if self.warm_start_from is not None:
-            lr, velocity = self.warm_start_from
-        elif rate == "theory" and self.train is not None:
+            previous, velocity = self.warm_start_from
+            lr = previous if isinstance(rate, str) else rate  # a rate the user sets anew counts
+        elif rate == "theory":
             norm = self.objective_.gauss_newton_norm()
             lr = 1.0 / norm if norm > 0 and math.isfinite(norm) else FIRST_RATE
         self.optimizer_ = GradientDescent(
@@ -149,7 +156,7 @@ class FullBatchNet(NeuralNet):
             growth=GROWTH if rate == "adaptive" else 1.0,
         )
         if velocity is not None:
-            self.optimizer_.velocity.copy_(torch.from_numpy(velocity))
+            self.optimizer_.velocity.copy_(torch.from_numpy(np.array(velocity)))
             self.optimizer_.moving = settings.momentum > 0
         return self
 
@@ -157,173 +164,171 @@ class FullBatchNet(NeuralNet):
         """Yield the whole data set as one batch."""
         return [(dataset.X, dataset.y)]
 
-    def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Take one gradient-descent step."""
-        reason = self.optimizer_.step()
-        if reason is None:
-            self.notify(
-                "on_grad_computed",
-                named_parameters=list(self.get_all_learnable_params()),
-                batch=batch,
-                training=True,
-            )
-        return {"loss": as_scalar(self.optimizer_.loss), "stop_reason": reason}
+    def forward_iter(
+        self, X: Any, training: bool = False, device: str = "cpu"
+    ) -> Iterator[torch.Tensor]:
+        """Yield predictions; samples in several chunks come as :class:`Batches`."""
+        if isinstance(X, Batches):
+            yield self.predict_batches(X).to(device)
+        else:
+            yield from super().forward_iter(X, training=training, device=device)
 
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; skorch's way to stop from one is a KeyboardInterrupt."""
-        if not self.callbacks_:
-            getattr(self, method_name)(self, **cb_kwargs)
-            return
         try:
             super().notify(method_name, **cb_kwargs)
         except KeyboardInterrupt as error:
+            if not self.callbacks_:
+                raise
             raise StoppedByCallback from error
 
     def run(self) -> TrainingResult:
         """Train and return what happened; an interrupt ends training, it loses nothing."""
+        assert self.train is not None
         self.initialize()
-        result = TrainingResult(state_of(self.module_), {}, {}, 0)
+        result = TrainingResult(state_of(self.module_))
         best = _Best(self.objective_.theta)
-        datasets = {
-            "dataset_train": as_dataset(self.train),
-            "dataset_valid": None if self.valid is None else as_dataset(self.valid),
-        }
-        batch = (datasets["dataset_train"].X, datasets["dataset_train"].y)
-        # scoring callbacks want predictions; without callbacks nobody does
-        predict_for = self.callbacks_ and batch[0] is not None
+        observers = Observers(self) if self.callbacks_ else None
         try:
-            self.notify("on_train_begin", X=batch[0], y=batch[1])
-            first = self.optimizer_.start()
-            result.losses.append(first)
-            result.gradient_norms.append(float(self.objective_.gradient.norm()))
-            if not math.isfinite(first):
-                result.stop_reason = "diverged"
-            else:
-                best.offer(first if self.valid is None else self.validation_loss(), 0)
-                self._loop(result, best, datasets, batch, bool(predict_for))
+            if observers:
+                observers.train_begin()
+            self._start(result, best, observers)
+            if result.stop_reason != "diverged":
+                self._loop(result, best, observers)
         except StoppedByCallback:
             result.stop_reason = "callback"
+            if not result.losses:
+                self._start(result, best, None)
         except KeyboardInterrupt:
+            if not result.losses:
+                raise
             result.stop_reason = "interrupted"
-        result.final_state = state_of(self.module_)
-        self.objective_.theta.copy_(best.theta)
-        result.best_state, result.best_iteration = state_of(self.module_), best.iteration
-        result.learning_rate = self.optimizer_.param_groups[0]["lr"]
-        if self.optimizer_.moving:
-            result.velocity = self.optimizer_.velocity.detach().cpu().numpy().copy()
-        self.notify("on_train_end", X=batch[0], y=batch[1])
+        self._finish(result, best, observers)
         return result
 
-    def _loop(
-        self,
-        result: TrainingResult,
-        best: _Best,
-        datasets: dict[str, Any],
-        batch: tuple[Any, Any],
-        predict: bool,
-    ) -> None:
-        iterations: Any = range(1, self.settings.max_iter + 1)
+    def _start(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+        """Visit the initial point."""
+        first = self.optimizer_.start()
+        norm = self.objective_.gradient_norm()
+        result.losses.append(first)
+        result.gradient_norms.append(norm)
+        if not math.isfinite(first):
+            result.stop_reason = "diverged"
+            return
+        best.offer(first if self.valid is None else self.validation_loss(self.valid), 0)
+        if observers:
+            observers.gradient_computed()
+
+    def _loop(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+        valid, settings = self.valid, self.settings
+        iterations: Any = range(1, settings.max_iter + 1)
         if self.progress:
             iterations = self.progress(iterations, result.losses)
         for iteration in iterations:
-            if result.gradient_norms[-1] == 0:
+            # a zero gradient ends training, but not before there was an iteration
+            if result.gradient_norms[-1] == 0 and settings.tol is not None and iteration > 1:
                 result.stop_reason = "stationary"
                 return
             if self.hooks:
                 self.hooks[0](iteration)
-            self.notify("on_epoch_begin", **datasets)
-            self.notify("on_batch_begin", batch=batch, training=True)
-            rate = self.optimizer_.param_groups[0]["lr"]
-            step = self.train_step(batch)
-            if step["stop_reason"] == "stalled":
+            if observers:
+                observers.iteration_begin()
+            reason = self.optimizer_.step()
+            loss = self.optimizer_.loss
+            if reason == "stalled":
                 result.stop_reason = "stalled"
                 return
-            loss = self.optimizer_.loss
-            if self.optimizer_.guarded:  # the rate that was accepted, before it grew
-                rate = self.optimizer_.param_groups[0]["lr"] / self.optimizer_.growth
             if not loss <= BLOW_UP * max(result.losses[0], 1.0):
-                result.stop_reason = "diverged"
-                result.learning_rates.append(rate)
+                result.learning_rates.append(self.optimizer_.last_rate)
                 result.losses.append(loss)
+                result.stop_reason = "diverged"
                 return
+            norm = self.objective_.gradient_norm()
+            criterion = loss if valid is None else self.validation_loss(valid)
+            # together, so that an interrupt finds histories of equal length
+            result.learning_rates.append(self.optimizer_.last_rate)
             result.losses.append(loss)
-            result.learning_rates.append(rate)
-            result.gradient_norms.append(float(self.objective_.gradient.norm()))
-            self.history.record("train_loss", loss)
-            self.history.record("learning_rate", rate)
-            self.history.record("gradient_norm", result.gradient_norms[-1])
-            criterion = loss
-            if self.valid is not None:
-                criterion = self.validation_loss()
+            result.gradient_norms.append(norm)
+            if valid is not None:
                 result.validation_losses.append(criterion)
-                self.history.record("valid_loss", criterion)
             improved = best.offer(criterion, iteration)
-            key = "train_loss_best" if self.valid is None else "valid_loss_best"
-            self.history.record(key, improved)
-            if predict:
-                step["y_pred"] = self.predict_batches(self.train)
-            self.notify("on_batch_end", batch=batch, training=True, **step)
-            if predict and self.valid is not None:
-                self._notify_validation(datasets["dataset_valid"], criterion)
-            self.notify("on_epoch_end", **datasets)
+            if observers:
+                observers.iteration_end(result, improved)
             if self.hooks and self.hooks[1](iteration, self):
                 result.stop_reason = "callback"
                 return
-            reason = self._stop_reason(result, best)
-            if reason is not None:
-                result.stop_reason = reason
+            stop = self._stop_reason(result, best)
+            if stop is not None:
+                result.stop_reason = stop
                 return
 
     def _stop_reason(self, result: TrainingResult, best: _Best) -> str | None:
         tol, patience = self.settings.tol, self.settings.n_iter_no_change
         if tol is None:
             return None
+        values, reason = result.losses, "tol"
         if self.valid is not None:
             values, reason = best.history, "early_stopping"
-        else:
-            values, reason = result.losses, "tol"
         if len(values) <= patience:
             return None
         before, now = min(values[:-patience]), min(values[-patience:])
         return reason if before - now <= tol * abs(before) else None
 
-    def _notify_validation(self, dataset: Any, loss: float) -> None:
-        batch = (dataset.X, dataset.y)
-        self.notify("on_batch_begin", batch=batch, training=False)
-        step = {"loss": as_scalar(loss), "y_pred": self.predict_batches(self.valid)}
-        self.notify("on_batch_end", batch=batch, training=False, **step)
+    def _finish(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+        """Decide which weights to keep; callbacks see those, and may change them."""
+        result.best_iteration = best.iteration
+        result.learning_rate = self.optimizer_.param_groups[0]["lr"]
+        interrupted = result.stop_reason in ("interrupted", "diverged")
+        result.kept_best = self.valid is not None or interrupted
+        if result.kept_best:
+            self.objective_.theta.copy_(best.theta)
+        elif self.optimizer_.moving:
+            result.velocity = self.optimizer_.velocity.detach().cpu().numpy().copy()
+        result.loss = result.losses[best.iteration if result.kept_best else -1]
+        if observers:
+            kept = self.objective_.theta.clone()
+            observers.train_end()
+            if not torch.equal(kept, self.objective_.theta):  # weights a callback put back
+                result.loss, result.velocity = self.objective_.evaluate(), None
+        result.state = state_of(self.module_)
 
-    def validation_loss(self) -> float:
+    def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation set, without penalty."""
         with torch.no_grad():
-            return sum(float(self.objective_.batch_loss(batch)) for batch in self.valid)
+            return sum((float(self.objective_.batch_loss(batch)) for batch in valid), 0.0)
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:
-        """Return the predictions for all samples, in their order."""
+        """Return the predictions for all samples, in their order, NaN at padding."""
         with torch.no_grad():
             pieces = [self.objective_.predict(batch) for batch in batches]
         if len(pieces) == 1:
             return pieces[0]
-        result = pieces[0].new_empty((len(batches), *pieces[0].shape[1:]))
+        longest = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]
+        result = pieces[0].new_full((len(batches), *longest), torch.nan)
         for rows, piece in zip(batches.row_sets, pieces, strict=True):
-            result[rows] = piece
+            result[rows, : piece.shape[1]] = piece
         return result
 
 
-def as_scalar(value: float) -> torch.Tensor:
-    """Return a number the way skorch's callbacks expect it."""
-    return torch.tensor(value, dtype=torch.float64)
+class FullBatchClassifierNet(ClassifierMixin, FullBatchNet):
+    """The same net for classes, which scoring callbacks can ask for labels and probabilities.
 
+    Labels are class indices.
+    """
 
-@contextmanager
-def gradients_enabled() -> Iterator[None]:
-    """Train even where the user has switched gradients off."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return class probabilities (n, K)."""
+        return probabilities(self.settings.loss, super().predict_proba(X))
 
+    def predict(self, X: Any) -> np.ndarray:
+        """Return class indices (n,)."""
+        return self.predict_proba(X).argmax(axis=1)
 
-class StoppedByCallback(Exception):
-    """A callback asked to stop."""
+    @property
+    def classes_(self) -> np.ndarray:
+        """Class indices."""
+        n_outputs = self.module_.config.n_outputs
+        return np.arange(max(n_outputs, 2))
 
 
 class _Best:
@@ -344,11 +349,8 @@ class _Best:
         return True
 
 
-def as_dataset(batches: Batches) -> Dataset:
-    """Wrap the samples for skorch's callbacks, in their order: ``X`` goes to the module."""
-    y = torch.from_numpy(batches.y).to(batches.dtype)
-    if len(batches.row_sets) > 1:
-        return Dataset(None, y, length=len(batches))
-    batch = next(iter(batches))
-    X = {"x": batch.x} if batch.mask is None else {"x": batch.x, "mask": batch.mask}
-    return Dataset(X, y, length=len(batches))
+@contextmanager
+def gradients_enabled() -> Iterator[None]:
+    """Train even where the user has switched gradients off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit, log_softmax, softmax
+from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_sample_weight
@@ -16,7 +16,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._input import RawTokens, check_length
-from sklearn_restf._losses import Loss, binary_log_loss, multinomial_log_loss, squared_error
+from sklearn_restf._losses import (
+    Loss,
+    binary_log_loss,
+    multinomial_log_loss,
+    probabilities,
+    squared_error,
+)
 from sklearn_restf._parameters import instance_of, one_of
 from sklearn_restf._sklearn_callbacks import with_callbacks
 
@@ -58,7 +64,7 @@ class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):
         input map.
     d_qk : int, default=None
         Width of queries and keys per head. None: token width / `n_heads`.
-    d_ff : int, default=32
+    d_ff : int, default=64
         Width of the feed-forward network.
     activation : {"relu", "gelu", "gelu_tanh", "tanh", "leaky_relu", "identity"}, \
 default="relu"
@@ -69,13 +75,13 @@ default="relu"
         Whether a token attends only to itself and earlier tokens.
     pooling : {"auto", "mean", "last", "flatten"}, default="auto"
         What the readout sees of the tokens: their mean, the last real one, or all of them
-        side by side (samples of equal length only). "auto": the mean for tables
-        and ragged input, "flatten" for windows and sequences of equal length.
+        side by side (samples of equal length only). "auto": the mean for
+        ragged input, else all of them side by side.
     positional_encoding : {None, "sinusoidal", "learned"}, default=None
         Positions added to the tokens.
     n_tokens : int or "auto", default="auto"
         For 2-D tables: number of groups of adjacent features, each a token with its own
-        linear embedding. "auto": ``min(n_features, 8)``.
+        linear embedding. "auto": ``min(n_features, 4)``.
     token_dim : int, default=None
         Read 2-D X as windows: each row holds ``n_features / token_dim`` consecutive tokens
         of `token_dim` numbers.
@@ -86,7 +92,7 @@ default="relu"
         Whether to centre and scale each channel of X inside (weighted, real tokens only).
     init : {"gaussian", "xavier"}, default="gaussian"
         Initial weights: variance ``1 / fan_in``, or ``2 / (fan_in + fan_out)``.
-    init_scale : float, default=1.0
+    init_scale : float, default=0.7
         Factor on the standard deviation of the initial weights.
     loss : {"log_loss", "squared_error"}, default="log_loss"
         Negative log-likelihood, or half the squared error on one-hot targets.
@@ -98,7 +104,7 @@ default="relu"
     momentum : float, default=0.9
         Heavy-ball momentum in [0, 1). 0 is gradient descent proper, of which the theorem
         speaks.
-    alpha : float, default=1e-2
+    alpha : float, default=8e-3
         Strength of the L2 penalty ``alpha / 2 * ||weights||^2`` on weight matrices (not on
         biases); it is added to the mean loss, so it does not depend on the number of
         samples.
@@ -132,7 +138,7 @@ default="relu"
     warm_start : bool, default=False
         Whether fit goes on from the weights, rate and momentum of the previous fit.
     callbacks : list, default=None
-        skorch callbacks. Copies are used; see the fitted attribute ``callbacks_``.
+        Callbacks of skorch. Copies are used; see the fitted attribute ``callbacks_``.
     class_weight : dict, "balanced" or None, default=None
         Weights by class, multiplied with the sample weights. "balanced": inversely
         proportional to class frequencies.
@@ -221,7 +227,7 @@ default="relu"
         n_heads: int = 1,
         d_model: int | None = None,
         d_qk: int | None = None,
-        d_ff: int = 32,
+        d_ff: int = 64,
         activation: str = "relu",
         layer_norm: bool = False,
         causal: bool = False,
@@ -232,11 +238,11 @@ default="relu"
         padding_value: float | None = None,
         standardize: bool = True,
         init: str = "gaussian",
-        init_scale: float = 1.0,
+        init_scale: float = 0.7,
         loss: str = "log_loss",
         learning_rate: float | str = "adaptive",
         momentum: float = 0.9,
-        alpha: float = 1e-2,
+        alpha: float = 8e-3,
         max_iter: int = 200,
         tol: float | None = 1e-4,
         n_iter_no_change: int = 10,
@@ -385,11 +391,7 @@ or list of arrays of shape (n_tokens_i, features)
         raw, _ = self._predict_raw(X)
         if len(self.classes_) == 1:
             return np.ones((len(raw), 1))
-        if self.loss == "squared_error":
-            return normalised_scores(raw)
-        if len(self.classes_) == 2:
-            return np.column_stack([expit(-raw[:, 0]), expit(raw[:, 0])])
-        return softmax(raw, axis=1)
+        return probabilities(self._fitted_loss(), raw)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """Return the logarithm of class probabilities.
@@ -407,10 +409,11 @@ or list of arrays of shape (n_tokens_i, features)
         raw, _ = self._predict_raw(X)
         if len(self.classes_) == 1:
             return np.zeros((len(raw), 1))
-        if self.loss == "squared_error":
+        loss = self._fitted_loss()
+        if loss is squared_error:
             with np.errstate(divide="ignore"):
-                return np.log(normalised_scores(raw))
-        if len(self.classes_) == 2:
+                return np.log(probabilities(loss, raw))
+        if loss is binary_log_loss:
             return np.column_stack([log_expit(-raw[:, 0]), log_expit(raw[:, 0])])
         return log_softmax(raw, axis=1)
 
@@ -427,7 +430,7 @@ or list of arrays of shape (n_tokens_i, features)
                 f"{input_name} has shape {shape}: {name} takes one label per sample, neither "
                 "multilabel nor multioutput targets. See sklearn.multioutput."
             )
-        assert_no_nan(y, input_name)
+        assert_finite_labels(y, input_name)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         check_length(y, tokens, input_name)
@@ -470,22 +473,29 @@ or list of arrays of shape (n_tokens_i, features)
         frequency = weight @ encoded / weight.sum()
         return frequency if self.loss == "squared_error" else np.log(frequency)
 
+    def _class_indices(self, y: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.classes_, y)
+
     def _loss_function(self) -> Loss:
-        if self.loss == "squared_error":
+        return self._loss_named(self.loss)
+
+    def _fitted_loss(self) -> Loss:
+        return self._loss_named(self._fitted.loss)
+
+    def _loss_named(self, name: str) -> Loss:
+        if name == "squared_error":
             return squared_error
         return binary_log_loss if len(self.classes_) == 2 else multinomial_log_loss
 
 
-def normalised_scores(raw: np.ndarray) -> np.ndarray:
-    """Return squared-error outputs as probabilities; uniform where none is positive."""
-    clipped = np.clip(raw, 0.0, 1.0)
-    total = clipped.sum(axis=1, keepdims=True)
-    return np.where(total > 0, clipped / np.where(total > 0, total, 1.0), 1.0 / raw.shape[1])
-
-
-def assert_no_nan(y: Any, input_name: str) -> None:
-    """Raise when labels contain NaN or None."""
+def assert_finite_labels(y: Any, input_name: str) -> None:
+    """Raise when labels contain NaN, None or infinity."""
     values = np.asarray(y)
-    missing = values != values if values.dtype.kind in "fO" else np.zeros(1, dtype=bool)
-    if np.any(missing) or (values.dtype == object and any(v is None for v in values.ravel())):
+    if values.dtype.kind == "f":
+        missing = np.isnan(values).any()
+    else:
+        missing = values.dtype == object and any(v is None or v != v for v in values.ravel())
+    if missing:
         raise ValueError(f"Input {input_name} contains NaN.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError(f"Input {input_name} contains infinity.")

@@ -17,7 +17,6 @@ from sklearn_restf._input import (
     RawTokens,
     read_sample_weight,
     read_y_numeric,
-    real_token_mask,
 )
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._sklearn_callbacks import with_callbacks
@@ -60,7 +59,7 @@ class ResidualTransformerRegressor(RegressorMixin, ResidualTransformerBase):
         input map.
     d_qk : int, default=None
         Width of queries and keys per head. None: token width / `n_heads`.
-    d_ff : int, default=32
+    d_ff : int, default=64
         Width of the feed-forward network.
     activation : {"relu", "gelu", "gelu_tanh", "tanh", "leaky_relu", "identity"}, \
 default="relu"
@@ -71,14 +70,14 @@ default="relu"
         Whether a token attends only to itself and earlier tokens.
     pooling : {"auto", "mean", "last", "flatten", "none"}, default="auto"
         What the readout sees of the tokens: their mean, the last real one, or all of them
-        side by side (samples of equal length only). "auto": the mean for tables
-        and ragged input, "flatten" for windows and sequences of equal length.
+        side by side (samples of equal length only). "auto": the mean for
+        ragged input, else all of them side by side.
         "none": one prediction per token, for `y` of shape (n_samples, n_tokens[, n_outputs]).
     positional_encoding : {None, "sinusoidal", "learned"}, default=None
         Positions added to the tokens.
     n_tokens : int or "auto", default="auto"
         For 2-D tables: number of groups of adjacent features, each a token with its own
-        linear embedding. "auto": ``min(n_features, 8)``.
+        linear embedding. "auto": ``min(n_features, 4)``.
     token_dim : int, default=None
         Read 2-D X as windows: each row holds ``n_features / token_dim`` consecutive tokens
         of `token_dim` numbers.
@@ -89,7 +88,7 @@ default="relu"
         Whether to centre and scale each channel of X inside (weighted, real tokens only).
     init : {"gaussian", "xavier"}, default="gaussian"
         Initial weights: variance ``1 / fan_in``, or ``2 / (fan_in + fan_out)``.
-    init_scale : float, default=1.0
+    init_scale : float, default=0.7
         Factor on the standard deviation of the initial weights.
     loss : {"squared_error"}, default="squared_error"
         Half the squared error, mean over samples, of the standardised target.
@@ -101,7 +100,7 @@ default="relu"
     momentum : float, default=0.9
         Heavy-ball momentum in [0, 1). 0 is gradient descent proper, of which the theorem
         speaks.
-    alpha : float, default=1e-2
+    alpha : float, default=5e-3
         Strength of the L2 penalty ``alpha / 2 * ||weights||^2`` on weight matrices (not on
         biases); it is added to the mean loss, so it does not depend on the number of
         samples.
@@ -135,7 +134,7 @@ default="relu"
     warm_start : bool, default=False
         Whether fit goes on from the weights, rate and momentum of the previous fit.
     callbacks : list, default=None
-        skorch callbacks. Copies are used; see the fitted attribute ``callbacks_``.
+        Callbacks of skorch. Copies are used; see the fitted attribute ``callbacks_``.
     random_state : int, RandomState instance or None, default=None
         Seed of the initial weights and of the validation split.
     verbose : int, default=0
@@ -211,7 +210,7 @@ default="relu"
         n_heads: int = 1,
         d_model: int | None = None,
         d_qk: int | None = None,
-        d_ff: int = 32,
+        d_ff: int = 64,
         activation: str = "relu",
         layer_norm: bool = False,
         causal: bool = False,
@@ -222,11 +221,11 @@ default="relu"
         padding_value: float | None = None,
         standardize: bool = True,
         init: str = "gaussian",
-        init_scale: float = 1.0,
+        init_scale: float = 0.7,
         loss: str = "squared_error",
         learning_rate: float | str = "adaptive",
         momentum: float = 0.9,
-        alpha: float = 1e-2,
+        alpha: float = 5e-3,
         max_iter: int = 200,
         tol: float | None = 1e-4,
         n_iter_no_change: int = 10,
@@ -331,7 +330,7 @@ or list of arrays of shape (n_tokens_i, features)
         Returns
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            float64 predictions. With ``pooling="none"`` one per token: (n_samples, n_tokens),
+            Predictions, float64. With ``pooling="none"`` one per token: (n_samples, n_tokens),
             NaN at padding, or a list of arrays for a list X.
         """
         raw, tokens = self._predict_raw(X)
@@ -450,5 +449,5 @@ def per_token_like(
     if isinstance(X, list | tuple) or np.ndim(X) != 3:
         return np.split(y, np.cumsum(tokens.lengths)[:-1])
     padded = np.full((*np.shape(X)[:2], *y.shape[1:]), np.nan)
-    padded[real_token_mask(np.asarray(X), padding_value)] = y
+    padded[tokens.real if tokens.real is not None else np.ones(padded.shape[:2], bool)] = y
     return padded

@@ -108,8 +108,10 @@ def test_numeric_columns_of_any_kind_are_accepted(dtype):
     frame = pd.DataFrame(whole, columns=NAMES)
     expected = make_regressor().fit(whole, YR).predict(whole)
     estimator = make_regressor().fit(frame.astype(dtype), YR)
+    # float32 columns train in float32, whose rounding twenty iterations amplify
+    tolerance = 1e-4 if dtype == "float32" else 1e-7
     np.testing.assert_allclose(
-        estimator.predict(frame.astype(dtype)), expected, rtol=1e-5, atol=1e-5
+        estimator.predict(frame.astype(dtype)), expected, rtol=tolerance, atol=tolerance
     )
 
 

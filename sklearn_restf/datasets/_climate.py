@@ -50,7 +50,7 @@ def make_climate_series(
     Returns
     -------
     frame : DataFrame of shape (n_steps, 14)
-        float64, on a regular :class:`~pandas.DatetimeIndex`.
+        In float64, on a regular :class:`~pandas.DatetimeIndex`.
 
     Raises
     ------

@@ -94,6 +94,8 @@ def fetch_jena_climate(
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
+        Dictionary-like object, with these attributes:
+
         data : DataFrame or ndarray of shape (n_rows, 14)
             The measurements, float64, NaN where there is none.
         target : Series or ndarray of shape (n_rows,)

@@ -1,0 +1,68 @@
+"""From what users fit (pipelines, searches) to the estimator inside, and to its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._input import RawTokens
+from sklearn_restf._tokens import as_layout, check_compatible
+
+# what scikit-learn's meta-estimators call the one estimator they have fitted
+INSIDE = ("best_estimator_", "regressor_", "estimator_")
+
+
+def unwrap(estimator: Any, X: Any = None) -> tuple[ResidualTransformerBase, Any]:
+    """Return the fitted residual Transformer inside `estimator`, and X as it comes to it.
+
+    Parameters
+    ----------
+    estimator : estimator
+        One of this package's, or a pipeline, search or target transformer around it.
+    X : array-like, default=None
+        Samples as `estimator` takes them.
+    """
+    outer = type(estimator).__name__
+    while not isinstance(estimator, ResidualTransformerBase):
+        check_is_fitted(estimator)
+        if isinstance(estimator, Pipeline):
+            if X is not None and len(estimator) > 1:
+                X = estimator[:-1].transform(X)
+            estimator = estimator[-1]
+            continue
+        inside = [getattr(estimator, name) for name in INSIDE if hasattr(estimator, name)]
+        if not inside:
+            raise TypeError(
+                "Expected a fitted ResidualTransformerRegressor or ResidualTransformerClassifier, "
+                f"alone, in a Pipeline or in a search with refit=True; got {outer}."
+            )
+        estimator = inside[0]
+    check_is_fitted(estimator)
+    return estimator, X
+
+
+def read_tokens(estimator: ResidualTransformerBase, X: Any) -> RawTokens:
+    """Validate samples as ``predict`` does."""
+    fitted = estimator._fitted
+    tokens = estimator._read_X(X, reset=False)
+    check_compatible(
+        fitted.layout,
+        tokens,
+        type(estimator).__name__,
+        fixed=fitted.config.positional_encoding == "learned",
+    )
+    return as_layout(fitted.layout, tokens)
+
+
+def token_batch(
+    estimator: ResidualTransformerBase, tokens: RawTokens, rows: np.ndarray
+) -> tuple[Tensor, Tensor | None]:
+    """Return some samples as float64 tokens and, if ragged, their mask."""
+    layout = estimator._fitted.layout
+    return layout.batch(tokens, rows, torch.float64, torch.device("cpu"))

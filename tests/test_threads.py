@@ -1,0 +1,106 @@
+"""Thread counts: one for small work, and what was before afterwards."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_restf._input import RawTokens
+from sklearn_restf._threads import SMALL_WORK, thread_limit, work_per_pass
+from tests.random_modules import make_config
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_small_work_runs_on_one_thread(two_threads):
+    with thread_limit(SMALL_WORK - 1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_large_work_keeps_the_threads(two_threads):
+    with thread_limit(SMALL_WORK):
+        assert torch.get_num_threads() == 2
+
+
+def test_restored_after_an_error(two_threads):
+    with pytest.raises(RuntimeError), thread_limit(0):
+        raise RuntimeError
+    assert torch.get_num_threads() == 2
+
+
+def test_nested(two_threads):
+    with thread_limit(0), thread_limit(0):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_several_threads_at_once(two_threads):
+    inside, failures = threading.Barrier(4), []
+
+    def work():
+        try:
+            with thread_limit(0):
+                inside.wait(timeout=30)
+                assert torch.get_num_threads() == 1
+                inside.wait(timeout=30)
+        except Exception as error:  # shown by the assertion below
+            failures.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    assert torch.get_num_threads() == 2
+    with thread_limit(0):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+FORKED = """
+import os, torch
+torch.set_num_threads(2)
+from sklearn_restf._threads import thread_limit
+with thread_limit(1e12):
+    assert torch.get_num_threads() == 2
+torch.ones(600, 600) @ torch.ones(600, 600)
+child = os.fork()
+if child == 0:
+    with thread_limit(1e12):
+        ok = torch.get_num_threads() == 1
+        torch.ones(600, 600) @ torch.ones(600, 600)
+    os._exit(0 if ok else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_uses_one_thread_whatever_the_work():
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_work_grows_with_samples_layers_and_widths():
+    x = RawTokens(np.zeros((10, 3, 4)))
+    base = work_per_pass(make_config(), x)
+    assert work_per_pass(make_config(), RawTokens(np.zeros((20, 3, 4)))) == 2 * base
+    assert work_per_pass(make_config(n_layers=3), x) == 3 * base
+    assert work_per_pass(make_config(d_ff=500), x) > 10 * base
+    ragged = RawTokens(np.zeros((30, 4)), np.full(10, 3))
+    assert work_per_pass(make_config(ragged=True), ragged) == base
+    table = make_config(embedding="grouped", token_width=2, n_features=5)
+    assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base
