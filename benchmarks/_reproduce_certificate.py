@@ -88,7 +88,8 @@ def compare(x, y, options, n_iter):
     # as long as the loss is not rounding
     end = int(np.flatnonzero(found.loss > 1e-20 * found.loss[0])[-1])
     overall = -np.log(found.loss[end] / found.loss[0]) / end
-    posterior = -np.log(1 - found.learning_rates[:end] * found.local_pl[:end]).mean()
+    with np.errstate(invalid="ignore", divide="ignore"):  # steps too long to be certified
+        posterior = -np.log(1 - found.learning_rates[:end] * found.local_pl[:end]).mean()
     return {
         "beta": options["residual_beta"],
         "pooling": options["pooling"],

@@ -28,7 +28,7 @@ def run(arguments):
     x, y, words = tokens(folder, n, T, arguments)
     inits = {"prototype": list(range(arguments.seeds or (1 if quick else 5)))}
     if not quick:
-        inits["GPT-2 random"] = inits["prototype"][:2]
+        inits["GPT-2 random"] = inits["prototype"][:1]
     if arguments.gpt2:
         inits = {"GPT-2 pretrained": inits["prototype"]}
     grid = GRID[1:-1] if quick else GRID

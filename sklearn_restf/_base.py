@@ -181,7 +181,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         self, samples: Samples, valid: Samples | None, random_state: np.random.RandomState
     ) -> tuple[Samples, Samples | None]:
         """Hold out what early stopping watches, unless the user gave it."""
-        seed = random_state.randint(np.iinfo(np.int32).max)  # drawn always: same weights either way
+        seed = draw_split_seed(random_state)  # drawn always: same weights either way
         if valid is not None or not self.early_stopping:
             return samples, valid
         train, held_out = split_rows(
@@ -250,9 +250,10 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             samples = Samples(tokens, y, np.ones(tokens.n_samples), self.pooling == "none")
         else:
             samples = probe._read_samples(X, y, None, reset=fitted is None)
-        problem = probe._pose(
-            samples, None, fitted, check_random_state(self.random_state), torch.device("cpu")
-        )
+        # a copy: a diagnosis leaves the user's generator where it is
+        random_state = copy.deepcopy(check_random_state(self.random_state))
+        draw_split_seed(random_state)
+        problem = probe._pose(samples, None, fitted, random_state, torch.device("cpu"))
         module = build_module(problem.config, problem.state)
         return module, problem.train, probe._loss_function()
 
@@ -422,6 +423,11 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         tags.input_tags.allow_nan = False
         tags.target_tags.required = True
         return tags
+
+
+def draw_split_seed(random_state: np.random.RandomState) -> int:
+    """Draw the seed of the validation split, the first number that a fit draws."""
+    return int(random_state.randint(np.iinfo(np.int32).max))
 
 
 def is_fitted_name(name: str) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sklearn_restf import _diagnose as parts
@@ -21,6 +18,7 @@ from sklearn_restf._module import ModuleConfig, ResidualTransformer
 from sklearn_restf._state import NumpyState, build_module, is_weight
 from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._training import TrainingResult
+from sklearn_restf._warnings import warn
 from sklearn_restf.exceptions import RankCollapseWarning
 
 CPU = torch.device("cpu")
@@ -184,12 +182,11 @@ def warn_if_collapsed(
     eps = torch.finfo(dtype).eps
     layers = [i for i, layer in enumerate(start, 1) if parts.collapsed(layer, shape, eps)]
     if layers and config.residual_beta < 1:
-        warnings.warn(
+        warn(
             f"The attention output Z of layer(s) {', '.join(map(str, layers))} is numerically "
             f"rank-deficient at residual_beta={config.residual_beta:g} although its input is not: "
             "tokens became indistinguishable and gradient descent may stall. Raise residual_beta.",
             RankCollapseWarning,
-            stacklevel=6,
         )
 
 
@@ -258,7 +255,7 @@ def diagnose(
             "diagnose takes a ResidualTransformerRegressor, a ResidualTransformerClassifier or a "
             f"ResidualTransformer module; got {type(estimator_or_module).__name__}."
         )
-    estimator = _with_seed_as_in_fit(estimator_or_module)
+    estimator = estimator_or_module
     module, batches, loss = estimator._prepare_diagnosis(X, y)
     x, real = sample_tokens(batches, None if full else n_samples)
     common = {
@@ -281,18 +278,6 @@ def diagnose(
     common["collapse_floor"] = collapse_floor(batches, module.config, loss)
     common["trivial_loss"] = trivial_loss(batches, module.config, loss)
     return parts.assemble(spectral, prediction, local.fields, **common)
-
-
-def _with_seed_as_in_fit(estimator: Any) -> Any:
-    """Return a copy whose random state draws the initial weights that fit would draw.
-
-    fit spends one number on the seed of the validation split first. The user's own
-    RandomState is left where it is.
-    """
-    probe = copy.copy(estimator)
-    probe.random_state = copy.deepcopy(check_random_state(estimator.random_state))
-    probe.random_state.randint(np.iinfo(np.int32).max)
-    return probe
 
 
 def _diagnose_module(

@@ -50,7 +50,8 @@ def singular_values(matrices: np.ndarray) -> np.ndarray:
         found = np.linalg.svd(scaled, compute_uv=False)
     except np.linalg.LinAlgError:  # of one matrix: the others are still of use
         found = np.array([_svd_or_nan(matrix, rank) for matrix in scaled])
-    values[usable] = scale[usable][..., None] * found
+    with np.errstate(over="ignore"):
+        values[usable] = scale[usable][..., None] * found
     return values
 
 

@@ -103,7 +103,13 @@ class ConvergenceMonitor(Callback):
         self.every = every
 
     def initialize(self) -> ConvergenceMonitor:
-        """Forget earlier records."""
+        """Forget earlier records.
+
+        Returns
+        -------
+        self : ConvergenceMonitor
+            The callback itself, as skorch expects.
+        """
         if self.every < 1 or self.n_samples < 1:
             raise ValueError(
                 "every and n_samples of ConvergenceMonitor must be at least 1; got "
