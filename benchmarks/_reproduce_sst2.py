@@ -26,11 +26,11 @@ def run(arguments):
     n, T, n_iter = (48, 16, 80) if quick else (100, 16, 200)
     folder = sst2_folder(arguments.data)
     x, y, words = tokens(folder, n, T, arguments)
-    inits = {"prototype": list(range(arguments.seeds or (1 if quick else 5)))}
+    inits = {"fan-in": list(range(arguments.seeds or (1 if quick else 5)))}
     if not quick:
-        inits["GPT-2 random"] = inits["prototype"][:1]
+        inits["GPT-2 random"] = inits["fan-in"][:1]
     if arguments.gpt2:
-        inits = {"GPT-2 pretrained": inits["prototype"]}
+        inits = {"GPT-2 pretrained": inits["fan-in"]}
     grid = GRID[1:-1] if quick else GRID
     results = {}
     for init, seeds in inits.items():
@@ -48,7 +48,7 @@ def run(arguments):
         "n_iter": n_iter, "shared_step": SHARED, "grid": grid, "momentum": 0.0,
         "block": "GPT-2: pre-LayerNorm, causal, 2 heads (pretrained: its own), GELU, last token",
         "no residual": "residual_beta = ffn_residual_beta = 0",
-        "init": "prototype: std .55 / sqrt(fan_in), which is GPT-2's .02 at GPT-2's width of 768; "
+        "init": "fan-in: std .55 / sqrt(fan_in), which is GPT-2's .02 at GPT-2's width of 768; "
         "GPT-2 random: std .02 whatever the width; both: 1/sqrt(2 L) on residual branches",
         "steps": f"after {TRIAL} iterations only the best {KEPT} steps of the grid go on",
     }  # fmt: skip
