@@ -13,19 +13,23 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
 LOWEST := build/lowest
+ECOSYSTEM := build/ecosystem
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 
 # Several threads in each of several test workers fight over the cores: one each is faster.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
-.PHONY: help install demo test test-all lint bench docs clean test-sklearn-matrix test-lowest
+.PHONY: help install demo test test-all fuzz lint bench docs clean test-sklearn-matrix test-lowest \
+	test-ecosystem
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo                 train for several residual strengths, print the table, draw ./demo/"
 	@echo "make test                 the tests, in minutes"
 	@echo "make test-all             the slow tests and the randomised search as well"
+	@echo "make fuzz                 the randomised search for failures, long"
+	@echo "make test-ecosystem       together with skrub, optuna, mlflow, ... in an environment of their own"
 	@echo "make test-sklearn-matrix  the scikit-learn contract on scikit-learn $(SKLEARN_VERSIONS)"
 	@echo "make test-lowest          the tests with the oldest supported dependencies (downloads gigabytes)"
 	@echo "make lint                 ruff and mypy"
@@ -59,6 +63,9 @@ test: $(INSTALLED)
 
 test-all: $(INSTALLED)
 	$(PYTEST)
+
+fuzz: $(INSTALLED)
+	$(PYTEST) -m fuzz tests/fuzz
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -96,6 +103,16 @@ $(LOWEST)/.installed: pyproject.toml tools/lowest_requirements.py
 test-lowest: $(LOWEST)/.installed
 	$(ONE_THREAD) $(LOWEST)/bin/python -m pytest -n $(PYTEST_WORKERS) -m "not slow and not fuzz" \
 		-W ignore::DeprecationWarning
+
+# Their pins of pandas and others differ from ours, hence no constraints.
+$(ECOSYSTEM)/.installed: pyproject.toml tests/ecosystem/requirements.txt
+	$(PYTHON) -m venv $(ECOSYSTEM)
+	$(ECOSYSTEM)/bin/python $(PIP_INSTALL) "$(shell grep '^torch==' constraints.txt)" -e . \
+		pytest pytest-timeout pytest-xdist hypothesis -r tests/ecosystem/requirements.txt
+	@touch $@
+
+test-ecosystem: $(ECOSYSTEM)/.installed
+	$(ONE_THREAD) $(ECOSYSTEM)/bin/python -m pytest tests/ecosystem
 
 clean:
 	rm -rf build dist demo .sklearn .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage \

@@ -473,11 +473,13 @@ or list of arrays of shape (n_tokens_i, features)
 
     def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Start from the class frequencies."""
-        if self._loss_function() is binary_log_loss:
-            positive = float(weight @ (encoded[:, 0] > 0)) / weight.sum()
-            return np.array([np.log(positive) - np.log1p(-positive)])
-        frequency = weight @ encoded / weight.sum()
-        return frequency if self.loss == "squared_error" else np.log(frequency)
+        if self.loss == "squared_error":
+            return weight @ encoded / weight.sum()
+        binary = self._loss_function() is binary_log_loss
+        shares = weight @ (np.hstack([encoded < 0, encoded > 0]) if binary else encoded)
+        # a class of next to no weight has a share that is zero but for rounding
+        logs = np.log(np.maximum(shares / weight.sum(), np.finfo(np.float64).tiny))
+        return logs[1:] - logs[:1] if binary else logs
 
     def _class_indices(self, y: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.classes_, y)

@@ -11,6 +11,13 @@ class DivergenceError(ValueError):
     Nothing is lost: the best parameters found before the divergence are kept in
     :attr:`estimator`.
 
+    Parameters
+    ----------
+    *args : object
+        The message, as of every exception.
+    estimator : estimator, default=None
+        See the attribute.
+
     Attributes
     ----------
     estimator : estimator or None

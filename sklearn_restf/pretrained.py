@@ -69,8 +69,8 @@ def gpt2_parameters(
 
     See Also
     --------
-    sklearn_restf.preprocessing.TextTokenEmbedder : With ``layer=0``, what enters the first
-        block: the embeddings of tokens and positions.
+    sklearn_restf.preprocessing.TextTokenEmbedder : With ``layer=0``, the input of the first
+        block.
 
     Notes
     -----

@@ -19,7 +19,7 @@ OTHER = [
     ),
     ResidualTransformerRegressor(early_stopping="last", activation="gelu", pooling="last"),
     ResidualTransformerClassifier(loss="squared_error", n_tokens=1, **_BRIEF),
-    ResidualTransformerClassifier(learning_rate=0.2, alpha=0.0, **_BRIEF | {"max_iter": 60}),
+    ResidualTransformerClassifier(learning_rate=0.05, alpha=0.0, **_BRIEF | {"max_iter": 60}),
 ]
 SLOW = [
     ResidualTransformerRegressor(early_stopping=True),

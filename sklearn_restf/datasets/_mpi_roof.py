@@ -57,6 +57,8 @@ def load_mpi_roof(
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
+        Dictionary-like object, with these attributes:
+
         frame : DataFrame of shape (n_steps, n_columns)
             float64 on a gapless :class:`~pandas.DatetimeIndex`, NaN where there is no value.
         report : RepairReport

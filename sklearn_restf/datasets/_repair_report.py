@@ -49,6 +49,20 @@ class RepairReport:
         Names as in the file, and as in the frame.
     dropped_columns : tuple of str
         Columns that hold no number.
+
+    Examples
+    --------
+    >>> import io
+    >>> from sklearn_restf.datasets import load_mpi_roof
+    >>> text = '''Date Time,T (degC)
+    ... 01.01.2009 00:10:00,-8.02
+    ... 01.01.2009 00:30:00,-9999
+    ... '''
+    >>> report = load_mpi_roof(io.StringIO(text), freq="10min").report
+    >>> report.is_clean, report.n_rows_read, report.n_rows
+    (False, 2, 3)
+    >>> report.missing_codes
+    {'T (degC)': 1}
     """
 
     sources: tuple[str, ...]

@@ -94,6 +94,8 @@ def fetch_sst2(
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
+        Dictionary-like object, with these attributes:
+
         data : list of str or Series of shape (n_samples,)
             The sentences, without surrounding white space.
         target : ndarray or Series of shape (n_samples,)
@@ -177,6 +179,8 @@ def load_sst2(
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
+        Dictionary-like object, with these attributes:
+
         With `data`, `target`, `frame`, `target_names`, `filename` and `DESCR` as in
         :func:`fetch_sst2`. Where the file has no labels the target is -1.
     (data, target) : tuple if `return_X_y`

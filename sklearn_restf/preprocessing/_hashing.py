@@ -200,7 +200,7 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         return tokens
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the channels.
+        """Return the names of the channels.
 
         Parameters
         ----------

@@ -85,7 +85,7 @@ def check_input_names(estimator: Any, input_features: Any) -> np.ndarray:
 
     Returns
     -------
-    names : ndarray of str of shape (n_features_in_,)
+    names : ndarray of str of shape (`n_features_in_`,)
         The given names, ``feature_names_in_``, or ``x0, x1, ...``.
 
     Raises

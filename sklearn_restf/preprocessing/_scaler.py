@@ -59,7 +59,7 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         are given.
     n_features_in_ : int
         Number of columns of 2-D input, number of channels of 3-D and ragged input.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Column names, when fitted on a frame with string column names.
 
     See Also
@@ -179,16 +179,16 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         return self._apply(X, self._unscale, contain=False)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
-        """Names of the output columns (2-D input) or channels (3-D and ragged input).
+        """Return the names of the output columns (2-D input) or channels (3-D and ragged input).
 
         Parameters
         ----------
-        input_features : array-like of str of shape (n_features_in_,), default=None
+        input_features : array-like of str of shape (`n_features_in_`,), default=None
             Names of the input; by default ``feature_names_in_``, or else ``x0, x1, ...``.
 
         Returns
         -------
-        names : ndarray of str of shape (n_features_in_,)
+        names : ndarray of str of shape (`n_features_in_`,)
             The input's names.
 
         Raises

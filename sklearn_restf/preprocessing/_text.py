@@ -191,7 +191,7 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         return [known[key] for key in keys]
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the channels.
+        """Return the names of the channels.
 
         Parameters
         ----------

@@ -26,6 +26,14 @@ class Windows(NamedTuple):
     index : pandas.Index or ndarray of shape (n_windows,)
         The moment at which each forecast is made: stamp (as a pandas index, for polars too) or row
         number of each window's last row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_restf.preprocessing import make_windows
+    >>> windows = make_windows(np.arange(6.0)[:, None], 0, window=3, horizon=1)
+    >>> windows.X.shape, windows.y, windows.index
+    ((3, 3, 1), array([3., 4., 5.]), array([2, 3, 4]))
     """
 
     X: np.ndarray
@@ -310,7 +318,7 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         return self._contain(flat, X, self.get_feature_names_out())
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the channels or, with ``flatten=True``, of the columns.
+        """Return the names of the channels or, with ``flatten=True``, of the columns.
 
         Parameters
         ----------
