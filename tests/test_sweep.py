@@ -1,0 +1,248 @@
+"""Models trained side by side are the models trained one by one."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.model_selection import KFold, StratifiedKFold
+
+import sklearn_restf._sweep as sweep
+from sklearn_restf import (
+    THEOREM_SETTINGS,
+    ResidualTransformerClassifier,
+    ResidualTransformerClassifierCV,
+    ResidualTransformerRegressor,
+    ResidualTransformerRegressorCV,
+)
+from sklearn_restf.exceptions import DivergenceError
+
+BETAS = [0.0, 0.4, 1.0]
+RNG = np.random.default_rng(0)
+WINDOWS = RNG.normal(size=(45, 6, 4))
+Y = WINDOWS[:, -1, 0] + 0.5 * WINDOWS[:, 1, 1] * WINDOWS[:, 2, 2]
+SERIES = [RNG.normal(size=(t, 3)) for t in RNG.integers(2, 9, size=40)]
+SERIES_Y = np.array([2 * s[-1, 0] + s[:, 1].mean() for s in SERIES])
+MANY_SERIES = SERIES * 4  # enough for several buckets of equal length
+IRIS, SPECIES = load_iris(return_X_y=True)
+WEIGHT = RNG.integers(0, 4, size=150).astype(float)
+
+REGRESSION = {
+    "windows": (WINDOWS, Y, {}),
+    "adaptive to the end": (WINDOWS, Y, {"max_iter": 120, "tol": None}),
+    "stops by tol": (WINDOWS, Y, {"max_iter": 300, "tol": 1e-2}),
+    "table": (WINDOWS.reshape(45, -1), Y, {}),
+    "table of one token": (WINDOWS.reshape(45, -1), Y, {"n_tokens": 1}),
+    "wide table": (WINDOWS.reshape(45, -1).repeat(2, axis=1), Y, {}),
+    "table, mean": (IRIS, IRIS[:, 0] ** 2, {"pooling": "mean"}),
+    "2-D windows": (WINDOWS.reshape(45, -1), Y, {"token_dim": 4}),
+    "mean": (WINDOWS, Y, {"pooling": "mean"}),
+    "last": (WINDOWS, Y, {"pooling": "last"}),
+    "last, several heads": (WINDOWS, Y, {"pooling": "last", "n_heads": 2}),
+    "last, LayerNorm": (WINDOWS, Y, {"pooling": "last", "layer_norm": True}),
+    "heads": (WINDOWS, Y, {"n_heads": 2}),
+    "GPT-2's block": (WINDOWS, Y, {"n_layers": 2, "n_heads": 2, "layer_norm": True}),
+    "LayerNorm, causal": (WINDOWS, Y, {"layer_norm": True, "causal": True}),
+    "causal": (WINDOWS, Y, {"causal": True}),
+    "causal, short": (WINDOWS[:, :3], Y, {"causal": True}),
+    "two layers": (WINDOWS, Y, {"n_layers": 2, "pooling": "mean"}),
+    "embedded, sinusoidal": (WINDOWS, Y, {"d_model": 6, "positional_encoding": "sinusoidal"}),
+    "learned positions": (WINDOWS, Y, {"positional_encoding": "learned", "pooling": "mean"}),
+    "narrow queries": (WINDOWS, Y, {"d_qk": 1}),
+    "gelu": (WINDOWS, Y, {"activation": "gelu"}),
+    "tanh": (WINDOWS, Y, {"activation": "tanh", "pooling": "mean"}),
+    "own gamma": (WINDOWS, Y, {"ffn_residual_beta": 0.7}),
+    "xavier": (WINDOWS, Y, {"init": "xavier", "init_scale": 0.5}),
+    "several outputs": (WINDOWS, WINDOWS[:, 0, :3], {}),
+    "more outputs than widths": (WINDOWS, WINDOWS.reshape(45, -1), {"d_ff": 2}),
+    "no penalty, no momentum": (WINDOWS, Y, {"alpha": 0.0, "momentum": 0.0}),
+    "constant rate": (WINDOWS, Y, {"learning_rate": 0.05, "momentum": 0.5}),
+    "theory": (WINDOWS, Y, {"learning_rate": "theory", "momentum": 0.0}),
+    "early stopping": (WINDOWS, Y, {"early_stopping": True, "max_iter": 100}),
+    "early stopping, last": (WINDOWS, Y, {"early_stopping": "last", "learning_rate": 0.05}),
+    "theorem": (WINDOWS, WINDOWS[:, :, 0], {**THEOREM_SETTINGS, "pooling": "none"}),
+    "per token": (WINDOWS, WINDOWS[:, :, :2], {"pooling": "none"}),
+    "per token, ragged": (SERIES, [s[:, 0] for s in SERIES], {"pooling": "none"}),
+    "ragged": (SERIES, SERIES_Y, {}),
+    "ragged, last": (SERIES, SERIES_Y, {"pooling": "last"}),
+    "ragged, causal, heads": (SERIES, SERIES_Y, {"causal": True, "n_heads": 3}),
+    "ragged, learned": (SERIES, SERIES_Y, {"positional_encoding": "learned"}),
+    "ragged, buckets": (MANY_SERIES, np.tile(SERIES_Y, 4), {"pooling": "mean"}),
+    "constant target": (WINDOWS, np.ones(45), {}),
+}
+CLASSIFICATION = {
+    "iris": (IRIS, SPECIES, {}),
+    "two classes": (IRIS[:100], SPECIES[:100], {}),
+    "squared error": (IRIS, SPECIES, {"loss": "squared_error"}),
+    "strings, balanced": (IRIS[:120], np.array(list("abc"))[SPECIES[:120]], {
+        "class_weight": "balanced"
+    }),
+    "early stopping": (IRIS, SPECIES, {"early_stopping": True, "max_iter": 100}),
+}  # fmt: skip
+CASES = [("regressor", name) for name in REGRESSION]
+CASES += [("classifier", name) for name in CLASSIFICATION]
+
+
+def trained(kind, name, size, sample_weight=None, **more):
+    """Return the outcomes' estimators, by residual_beta and fold, trained in groups of `size`."""
+    X, y, options = (REGRESSION if kind == "regressor" else CLASSIFICATION)[name]
+    options = {"max_iter": 30, "random_state": 0, "diagnostics": False} | options | more
+    classes = (
+        (ResidualTransformerRegressorCV, KFold)
+        if kind == "regressor"
+        else (ResidualTransformerClassifierCV, StratifiedKFold)
+    )
+    fitted = {}
+    conclude = sweep.conclude
+
+    def remember(outcome, estimator, fit, held, scorer):
+        result = conclude(outcome, estimator, fit, held, scorer)
+        fitted[estimator.residual_beta, len(fitted)] = estimator
+        return result
+
+    model = classes[0](BETAS, cv=classes[1](3, shuffle=True, random_state=1), refit=False)
+    model.set_params(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "conclude", remember)
+        patch.setattr(sweep, "models_side_by_side", lambda *arguments: size)
+        model.fit(X, y, sample_weight=sample_weight)
+    return model, list(fitted.values())
+
+
+def assert_same(one, other):
+    """Compare the models of two sweeps: history, weights, scores."""
+    (cv_a, models_a), (cv_b, models_b) = one, other
+    assert len(models_a) == len(models_b)
+    for a, b in zip(models_a, models_b, strict=True):
+        assert a.residual_beta == b.residual_beta
+        assert (a.stop_reason_, a.n_iter_) == (b.stop_reason_, b.n_iter_)
+        np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(a.validation_curve_, b.validation_curve_, rtol=1e-6)
+        np.testing.assert_allclose(a.learning_rate_, b.learning_rate_, rtol=1e-6)
+        assert (a.best_iteration_, a.dtype_, a.n_tokens_) == (
+            b.best_iteration_,
+            b.dtype_,
+            b.n_tokens_,
+        )
+        for name, value in a._fitted.state.items():
+            np.testing.assert_allclose(value, b._fitted.state[name], rtol=1e-4, atol=1e-6)
+    for split in range(3):
+        name = f"split{split}_test_score"
+        np.testing.assert_allclose(cv_a.cv_results_[name], cv_b.cv_results_[name], atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_side_by_side_follows_the_trajectories_of_single_fits(kind, name):
+    assert_same(trained(kind, name, 9), trained(kind, name, 1))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("kind", "name"), [("regressor", "table"), ("classifier", "iris")])
+def test_weights_count_side_by_side(kind, name):
+    n = 45 if kind == "regressor" else 150
+    batched = trained(kind, name, 9, WEIGHT[:n])
+    assert_same(batched, trained(kind, name, 1, WEIGHT[:n]))
+    unweighted, _ = trained(kind, name, 9)
+    a, b = (cv.cv_results_["mean_test_score"] for cv in (batched[0], unweighted))
+    assert not np.allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("size", [2, 4, 5])
+def test_groups_of_any_size_give_the_same_models(size):
+    assert_same(trained("regressor", "windows", size), trained("regressor", "windows", 9))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_single_precision_agrees_as_far_as_it_goes():
+    batched = trained("regressor", "windows", 9, dtype="float32", max_iter=10)
+    single = trained("regressor", "windows", 1, dtype="float32", max_iter=10)
+    for a, b in zip(batched[1], single[1], strict=True):
+        assert a.dtype_ == "float32"
+        assert a._fitted.state["readout"].dtype == np.float32
+        np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, rtol=1e-3)
+
+
+def test_models_leave_when_they_are_done():
+    _, fits = trained("regressor", "windows", 9, max_iter=3000, tol=1e-3)
+    lengths = {fit.n_iter_ for fit in fits}
+    assert len(lengths) > 1
+    assert {fit.stop_reason_ for fit in fits} == {"tol"}
+
+
+def test_folds_without_some_class_are_trained_apart():
+    """The shape of their models differs."""
+    X, y = IRIS, SPECIES
+    sorted_folds = KFold(3)  # iris is sorted by class
+    model = ResidualTransformerClassifierCV([0.0, 1.0], cv=sorted_folds, max_iter=5, tol=None)
+    model.set_params(random_state=0).fit(X, y)
+    assert model.cv_results_["mean_test_score"].tolist() == [0.0, 0.0]
+    uneven = [(np.r_[0:90], np.r_[90:100]), (np.r_[0:150:2], np.r_[1:150:2])]
+    model.set_params(cv=uneven).fit(X, y)
+    assert (model.cv_results_["split1_test_score"] > 0.3).all()
+
+
+def test_a_diverging_model_scores_nan_and_the_others_go_on():
+    model = ResidualTransformerRegressorCV(
+        [0.0, 50.0], cv=2, learning_rate=0.02, max_iter=40, tol=None, random_state=0, refit=False
+    )
+    with pytest.warns(match="2 of 4 cross-validation fits .* failed"):
+        model.fit(WINDOWS, Y)
+    assert np.isfinite(model.cv_results_["mean_test_score"]).tolist() == [True, False]
+    assert model.residual_beta_ == 0.0
+    assert model.cv_results_["rank_test_score"].tolist() == [1, 2]
+    assert model.cv_diagnostics_[1] == [None, None]
+    with pytest.raises(DivergenceError, match="All 4"):
+        clone(model).set_params(learning_rate=1e9).fit(WINDOWS, Y)
+
+
+def test_large_problems_and_callbacks_are_trained_one_by_one(monkeypatch):
+    sizes = []
+    decide = sweep.models_side_by_side
+
+    def spy(*arguments):
+        sizes.append(decide(*arguments))
+        return sizes[-1]
+
+    monkeypatch.setattr(sweep, "models_side_by_side", spy)
+    brief = {"max_iter": 2, "tol": None, "diagnostics": False, "cv": 2}
+    model = ResidualTransformerRegressorCV([1.0], **brief)
+    model.fit(WINDOWS, Y)
+    large = RNG.normal(size=(400, 20, 16))
+    model.fit(large, large[:, 0, 0])
+    clone(model).set_params(chunk_size=10).fit(WINDOWS, Y)
+    assert sizes[0] > 1
+    assert sizes[1:] == [1, 1]
+
+
+def test_memory_bounds_the_groups(monkeypatch):
+    seen = []
+    side_by_side = sweep.fit_side_by_side
+
+    def spy(plain, data, tasks, scorer):
+        seen.append(len(tasks))
+        return side_by_side(plain, data, tasks, scorer)
+
+    monkeypatch.setattr(sweep, "fit_side_by_side", spy)
+    model = ResidualTransformerRegressorCV(BETAS, cv=3, max_iter=2, tol=None, diagnostics=False)
+    model.fit(WINDOWS, Y)
+    assert seen == [9]
+    monkeypatch.setattr(sweep, "GROUP_BYTES", sweep.GROUP_BYTES // 500)
+    model.fit(WINDOWS, Y)
+    assert sum(seen[1:]) == 9
+    assert len(seen) > 3
+
+
+def test_no_gradient_state_of_the_user_matters():
+    expected, _ = trained("regressor", "windows", 9, tol=None)
+    for setting in (torch.no_grad, torch.inference_mode):
+        for name in ("windows", "heads"):
+            with setting():
+                model, _ = trained("regressor", name, 9, tol=None)
+            assert name != "windows" or model.best_score_ == expected.best_score_
+
+
+def test_plain_estimators_are_the_ones_swept():
+    assert ResidualTransformerRegressorCV._plain is ResidualTransformerRegressor
+    assert ResidualTransformerClassifierCV._plain is ResidualTransformerClassifier
