@@ -54,9 +54,8 @@ CLASSIFICATION = {
 }
 DATA_SETS = REGRESSION | CLASSIFICATION
 # large ones, trained one by one by both contenders, with fewer iterations: the overheads show
-PARAMETERS = dict.fromkeys(
-    ("windows_500", "diabetes", "breast_cancer", "digits"), {"max_iter": 20, "tol": None}
-)
+FEW = {"max_iter": 20, "tol": None}
+PARAMETERS = {"windows_500": FEW, "diabetes": FEW, "breast_cancer": FEW, "digits": FEW}
 
 
 def contenders(name, n_jobs, **parameters):

@@ -140,9 +140,11 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         with thread_limit(work_per_pass(problem.config, samples.tokens)):
             result = net.run()
             self._store(result, problem)
-            self.convergence_diagnostics_ = diagnose_fit(
-                self, result, problem.train, problem.config, self._loss_function()
-            )
+            # quantities that overflow become inf or NaN, with a reason, not warnings
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.convergence_diagnostics_ = diagnose_fit(
+                    self, result, problem.train, problem.config, self._loss_function()
+                )
         self._fitted_callbacks = [callback for _, callback in net.callbacks_]
         report(self, result)
         if context:

@@ -7,7 +7,9 @@ written to, and large memory maps are read in slices.
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +68,22 @@ def token_index(offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(offsets, lengths) + within
 
 
+@contextmanager
+def validating(input_name: str) -> Iterator[None]:
+    """Let scikit-learn's validation name the argument it is about, and bear huge numbers.
+
+    Its sum over all numbers, a quick test for NaN, is infinity minus infinity for some.
+    """
+    try:
+        with np.errstate(invalid="ignore"):
+            yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{input_name}\b", str(error)):
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{input_name}: {error}") from error
+
+
 def read_X(
     estimator: BaseEstimator,
     X: Any,
@@ -73,8 +91,20 @@ def read_X(
     reset: bool,
     token_dim: int | None,
     padding_value: float | None,
+    input_name: str = "X",
 ) -> RawTokens:
     """Validate X in any of the accepted forms; set (or check) the scikit-learn attributes."""
+    with validating(input_name):
+        return _read_X(estimator, X, reset, token_dim, padding_value)
+
+
+def _read_X(
+    estimator: BaseEstimator,
+    X: Any,
+    reset: bool,
+    token_dim: int | None,
+    padding_value: float | None,
+) -> RawTokens:
     name = type(estimator).__name__
     if isinstance(X, torch.Tensor):
         X = as_numpy(X)
@@ -220,16 +250,21 @@ def read_sample_weight(
         return np.ones(n_samples)
     if isinstance(sample_weight, numbers.Real):
         sample_weight = np.full(n_samples, float(sample_weight))
-    weight = check_array(
-        sample_weight,
-        ensure_2d=False,
-        allow_nd=True,
-        dtype=np.float64,
-        input_name=input_name,
-        estimator=estimator,
-    )
+    if isinstance(sample_weight, torch.Tensor):
+        sample_weight = as_numpy(sample_weight)
+    with validating(input_name):
+        weight = check_array(
+            sample_weight,
+            ensure_2d=False,
+            allow_nd=True,
+            dtype=np.float64,
+            input_name=input_name,
+            estimator=estimator,
+        )
     if weight.ndim != 1:
-        raise ValueError("Sample weights must be 1D array or scalar")
+        raise ValueError(
+            f"{input_name} has {weight.ndim} dimensions: Sample weights must be 1D array or scalar."
+        )
     if weight.shape != (n_samples,):
         raise ValueError(
             f"{input_name}.shape == {weight.shape}, expected {(n_samples,)}: one weight per sample."
@@ -256,12 +291,13 @@ def read_y_numeric(
         "input_name": input_name,
         "estimator": estimator,
     }
-    if per_token:
-        return read_y_per_token(y, tokens, options)
-    y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else y
-    y = check_array(y, **options)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = column_or_1d(y, warn=True)
+    y = as_numpy(y) if isinstance(y, torch.Tensor) else y
+    with validating(input_name):
+        if per_token:
+            return read_y_per_token(y, tokens, options)
+        y = check_array(y, **options)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
     check_length(y, tokens, input_name)
     return y
 
@@ -270,7 +306,7 @@ def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.n
     """Return one target (vector) a token, real tokens only."""
     lengths = tokens.lengths
     if isinstance(y, list | tuple) and lengths is not None:
-        pieces = [np.asarray(piece) for piece in y]
+        pieces = [as_numpy(p) if isinstance(p, torch.Tensor) else np.asarray(p) for p in y]
         check_length(pieces, tokens, "y")
         for i, (piece, length) in enumerate(zip(pieces, lengths, strict=True)):
             if piece.ndim not in (1, 2) or len(piece) != length:

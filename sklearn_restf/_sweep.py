@@ -57,13 +57,16 @@ def run_sweep(
     if size > 1:
         pieces = max(-(-len(tasks) // size), min(joblib.effective_n_jobs(n_jobs), len(tasks)))
         bounds = np.linspace(0, len(tasks), pieces + 1).astype(int)
-        jobs = [
-            delayed(fit_side_by_side)(plain, data, tasks[start:end], scorer)
+        # threads: torch does not hold the interpreter, and there are no processes to start
+        groups = Parallel(n_jobs=n_jobs, prefer="threads")(
+            delayed(fit_side_by_side)(plain, data, tasks[start:end])
             for start, end in itertools.pairwise(bounds)
-        ]
+        )
+        outcomes = [finish(run, data, scorer) for group in groups for run in group]
     else:
-        jobs = [delayed(fit_one)(plain, data, task, scorer) for task in tasks]
-    outcomes = [outcome for group in Parallel(n_jobs=n_jobs)(jobs) for outcome in group]
+        outcomes = Parallel(n_jobs=n_jobs)(
+            delayed(fit_one)(plain, data, task, scorer) for task in tasks
+        )
     return [outcomes[i :: len(betas)] for i in range(len(betas))]
 
 
@@ -84,9 +87,7 @@ def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: F
     return max(1, int(GROUP_BYTES // (n * activation_bytes(problem.config, T, itemsize))))
 
 
-def fit_one(
-    plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer
-) -> list[Outcome]:
+def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:
     """Train and score one model by itself."""
     beta, fold = task
     estimator = clone(plain).set_params(residual_beta=beta)
@@ -95,7 +96,7 @@ def fit_one(
     def fit() -> None:
         estimator.fit(train.X, train.y, sample_weight=train.weight)
 
-    return [conclude(Outcome(), estimator, fit, data.take(fold.test), scorer)]
+    return conclude(Outcome(), estimator, fit, data.take(fold.test), scorer)
 
 
 @dataclass
@@ -110,9 +111,9 @@ class Run:
 
 
 def fit_side_by_side(
-    plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task], scorer: Scorer
-) -> list[Outcome]:
-    """Train and score several models, those of equal shape in one batched run."""
+    plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task]
+) -> list[Run]:
+    """Train several models, those of equal shape in one batched run."""
     runs = prepare(plain, data, tasks)
     groups: dict[Any, list[Run]] = {}
     for run in runs:
@@ -124,7 +125,7 @@ def fit_side_by_side(
             train(group)
         for run in group:
             run.seconds += (time.perf_counter() - start) / len(group)
-    return [finish(run, data, scorer) for run in runs]
+    return runs
 
 
 def prepare(plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task]) -> list[Run]:

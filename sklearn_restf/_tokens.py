@@ -49,8 +49,9 @@ class TokenLayout:
         """Return float64 values, centred and scaled per channel (always a new array)."""
         values = values.astype(np.float64, order="C")
         if self.mean is not None:
-            values -= self.mean
-            values /= self.scale
+            with np.errstate(over="ignore"):  # what infinity leads to is refused where it shows
+                values -= self.mean
+                values /= self.scale
         return values
 
     def batch(

@@ -264,7 +264,8 @@ class ResidualTransformerClassifierCV(  # type: ignore[override]  # residual_bet
         How samples are split, as in scikit-learn: None is 5 stratified folds.
     scoring : str or callable, default=None
         A scikit-learn scorer, of which more is better. None: the
-        estimator's ``score``, the accuracy. Weighted by `sample_weight` where the scorer takes weights.
+        estimator's ``score``, the accuracy. Weighted by `sample_weight` where the scorer
+        takes weights.
     refit : bool or callable, default=True
         Whether to train on all samples with the chosen value. A callable chooses: it is
         called with ``cv_results_`` and returns an index into `residual_betas`.

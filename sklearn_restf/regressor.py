@@ -444,7 +444,10 @@ class TargetScaling:
 
     def decode(self, raw: np.ndarray) -> np.ndarray:
         """Return predictions in the units of y: exactly the mean where y was constant."""
-        y = self.mean + self.scale * raw
+        with np.errstate(over="ignore"):
+            y = self.mean + self.scale * raw
+        if not np.isfinite(y).all():
+            raise ValueError("Predictions overflow float64 in the units of y. Rescale y, then fit.")
         return y[..., 0] if self.is_1d else y
 
 

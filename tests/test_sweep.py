@@ -220,9 +220,9 @@ def test_memory_bounds_the_groups(monkeypatch):
     seen = []
     side_by_side = sweep.fit_side_by_side
 
-    def spy(plain, data, tasks, scorer):
+    def spy(plain, data, tasks):
         seen.append(len(tasks))
-        return side_by_side(plain, data, tasks, scorer)
+        return side_by_side(plain, data, tasks)
 
     monkeypatch.setattr(sweep, "fit_side_by_side", spy)
     model = ResidualTransformerRegressorCV(BETAS, cv=3, max_iter=2, tol=None, diagnostics=False)

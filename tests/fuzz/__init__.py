@@ -1,0 +1,1 @@
+"""Randomised search for calls that neither work nor say what is wrong."""

@@ -1,0 +1,52 @@
+"""Every call either gives finite output of the right shape, or says which argument is wrong."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.fuzz.cases import cases
+from tests.fuzz.judge import judge, outcomes
+
+#: Cases of the long search and the seed it starts from: another seed, other cases.
+N_CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
+
+SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
+def describe():
+    """Return how often each outcome was seen."""
+    total = sum(count for name, count in outcomes.items() if name.startswith("fit"))
+    lines = [f"{count:8d}  {name}" for name, count in outcomes.most_common()]
+    return "\n".join([f"{total} fits; outcomes:", *lines])
+
+
+@settings(max_examples=150, suppress_health_check=SLOW_TO_DRAW)
+@given(cases())
+def test_finite_or_refused(case):
+    judge(case)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+def test_finite_or_refused_at_length(capsys):
+    outcomes.clear()
+
+    @seed(SEED)
+    @settings(
+        max_examples=N_CASES,
+        derandomize=False,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=SLOW_TO_DRAW,
+    )
+    @given(cases())
+    def search(case):
+        judge(case)
+
+    try:
+        search()
+    finally:
+        with capsys.disabled():
+            print(f"\nseed {SEED}: {describe()}")
