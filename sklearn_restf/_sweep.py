@@ -11,6 +11,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+import torch
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
@@ -38,7 +39,7 @@ Task = tuple[float, Fold]  # residual_beta, fold
 # than the larger working set. Measured on a CPU, 25 models side by side against one by one:
 # 1.4 to 1.6 times as fast at 1e6, 1.0 to 1.3 at 3e6, 0.8 to 1.1 at 1e7.
 LARGEST_WORK = 2e6
-GROUP_BYTES = 2**28  # activations of the models side by side
+GROUP_BYTES = {"cpu": 2**28, "cuda": 2**31}  # intermediate results of the models side by side
 
 
 def run_sweep(
@@ -74,17 +75,18 @@ def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: F
     """Return how many models to train side by side; 1 means one by one."""
     if plain.callbacks or plain.chunk_size is not None:
         return 1
-    if data.samples.tokens.values.size > LARGEST_WORK:
-        return 1
+    device = resolve_device(plain.device).type
+    if device == "cpu" and data.samples.tokens.values.size > LARGEST_WORK:
+        return 1  # without copying a large array first
     _, problem = pose(plain, data, fold)
-    train = problem.train
+    train, config = problem.train, problem.config
     if not train.keeps_graph:
         return 1
-    n, T = len(train), problem.layout.max_tokens
-    if problem.device.type == "cpu" and work_per_pass(problem.config, train.tokens) > LARGEST_WORK:
+    if device == "cpu" and work_per_pass(config, train.tokens) > LARGEST_WORK:
         return 1
-    itemsize = 8 if str(problem.dtype) == "torch.float64" else 4
-    return max(1, int(GROUP_BYTES // (n * activation_bytes(problem.config, T, itemsize))))
+    itemsize = torch.finfo(problem.dtype).bits // 8
+    per_model = len(train) * activation_bytes(config, problem.layout.max_tokens, itemsize)
+    return max(1, GROUP_BYTES.get(device, GROUP_BYTES["cpu"]) // per_model)
 
 
 def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:

@@ -215,7 +215,13 @@ class FullBatchNet(NeuralNet):
         if not math.isfinite(first):
             result.stop_reason = "diverged"
             return
-        best.offer(first if self.valid is None else self.validation_loss(self.valid), 0)
+        criterion = first if self.valid is None else self.validation_loss(self.valid)
+        if not math.isfinite(criterion):
+            raise ValueError(
+                "The validation loss is not finite: X_val (or the held-out part of X) is too far "
+                "from the training samples. Check its units."
+            )
+        best.offer(criterion, 0)
         if observers:
             observers.gradient_computed()
 
@@ -295,7 +301,8 @@ class FullBatchNet(NeuralNet):
     def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation set, without penalty."""
         with torch.no_grad():
-            return sum((float(self.objective_.batch_loss(batch)) for batch in valid), 0.0)
+            value = sum((float(self.objective_.batch_loss(batch)) for batch in valid), 0.0)
+        return math.inf if math.isnan(value) else value
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:
         """Return the predictions for all samples, in their order, NaN at padding."""

@@ -101,8 +101,8 @@ validation_fraction, chunk_size, diagnostics, diagnostics_samples, device, dtype
 
     Models are trained side by side when one pass of one model takes less than two million
     multiply-adds (2,000 tokens of width 16 or so; on a GPU always), there are no callbacks and
-    no `chunk_size`, and in groups of at most 256 MiB of intermediate results. Otherwise joblib
-    trains them one by one.
+    no `chunk_size`, in groups of at most 256 MiB of intermediate results (2 GiB on a GPU) and in
+    `n_jobs` threads. Otherwise joblib trains them one by one, in `n_jobs` processes.
 
     Examples
     --------
@@ -325,8 +325,8 @@ class_weight : optional
 
     Models are trained side by side when one pass of one model takes less than two million
     multiply-adds (2,000 tokens of width 16 or so; on a GPU always), there are no callbacks and
-    no `chunk_size`, and in groups of at most 256 MiB of intermediate results. Otherwise joblib
-    trains them one by one.
+    no `chunk_size`, in groups of at most 256 MiB of intermediate results (2 GiB on a GPU) and in
+    `n_jobs` threads. Otherwise joblib trains them one by one, in `n_jobs` processes.
 
     Examples
     --------
