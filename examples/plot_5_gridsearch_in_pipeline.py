@@ -71,7 +71,7 @@ pipeline = Pipeline(
     ]
 )
 betas = [0.25, 0.5, 1.0, 1.5]
-alphas = [1e-3, 1e-2, 1e-1]
+alphas = [1e-3, 1e-2, 1e-1, 1.0]
 search = GridSearchCV(
     pipeline,
     {"model__residual_beta": betas, "model__alpha": alphas},

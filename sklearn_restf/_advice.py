@@ -281,9 +281,9 @@ def _over(value: float, reference: float) -> str:
 def still_falling(loss: np.ndarray, window: int = 10) -> bool:
     """Tell whether the last iterations lowered the loss a lot.
 
-    By more than a tenth, and by more than a hundredth of what there was to lower at the
+    By more than a tenth, and by more than a twentieth of what there was to lower at the
     start: a loss that is nearly zero may go on shrinking for ever.
     """
     before = loss[max(0, len(loss) - 1 - window)]
     change = before - loss[-1]
-    return bool(change > 0.1 * abs(before) and change > 0.01 * abs(loss[0]))
+    return bool(change > 0.1 * abs(before) and change > 0.05 * abs(loss[0]))
