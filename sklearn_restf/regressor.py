@@ -87,7 +87,9 @@ default="relu"
     standardize : bool, default=True
         Whether to centre and scale each channel of X inside (weighted, real tokens only).
     init : {"gaussian", "xavier"}, default="gaussian"
-        Initial weights: variance ``1 / fan_in``, or ``2 / (fan_in + fan_out)``.
+        Initial weights: variance ``1 / fan_in``, or ``2 / (fan_in + fan_out)``. Or the local
+        folder or hub name of a GPT-2 model, whose first blocks are loaded (safetensors
+        only); :func:`sklearn_restf.pretrained.gpt2_parameters` gives the parameters that fit.
     init_scale : float, default=0.7
         Factor on the standard deviation of the initial weights.
     loss : {"squared_error"}, default="squared_error"
