@@ -450,7 +450,12 @@ or list of arrays of shape (n_tokens_i, features)
     def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         if self.class_weight is None:
             return weight
-        return weight * compute_sample_weight(self.class_weight, y)
+        weight = weight * compute_sample_weight(self.class_weight, y)
+        if not weight.any():
+            raise ValueError(
+                f"class_weight={self.class_weight!r} leaves no sample a weight above zero."
+            )
+        return weight
 
     def _placeholder_targets(self, tokens: RawTokens) -> np.ndarray:
         return np.zeros(tokens.n_samples, dtype=int)

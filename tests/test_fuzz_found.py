@@ -148,3 +148,10 @@ def test_predictions_beyond_float64_are_refused():
     model = ResidualTransformerRegressor(**SHORT, standardize=False).fit(X, y)
     with pytest.raises(ValueError, match="overflow float64 in the units of y"):
         model.predict(1e6 * X)
+
+
+@pytest.mark.parametrize("labels", [["a"] * 6, ["a", "b"] * 3], ids=["one", "two"])
+def test_class_weights_that_leave_nothing_are_refused(labels):
+    model = ResidualTransformerClassifier(**SHORT, class_weight={"a": 0.0, "b": 0.0})
+    with pytest.raises(ValueError, match=r"class_weight=.* leaves no sample"):
+        model.fit(X, labels)
