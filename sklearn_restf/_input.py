@@ -20,6 +20,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from sklearn_restf._memory_maps import release
+
 SLICE_BYTES = 2**24  # how much of a large array is looked at (or cast) at a time
 
 
@@ -60,6 +62,7 @@ class RawTokens:
         rows = max(1, SLICE_BYTES // (8 * max(1, int(np.prod(self.values.shape[1:])))))
         for start in range(0, len(self.values), rows):
             yield slice(start, min(start + rows, len(self.values)))
+            release(self.values)
 
 
 def token_index(offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sklearn_restf._input import RawTokens, token_index
+from sklearn_restf._memory_maps import release
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class TokenLayout:
         if self.kind == "ragged":
             return self._ragged_batch(tokens, rows, dtype, device)
         x = self.standardise(tokens.values[rows])
+        release(tokens.values)
         if self.kind == "table":
             columns = self.group_columns()
             if (columns == self.n_features).any():
