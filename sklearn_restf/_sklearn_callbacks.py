@@ -7,8 +7,6 @@ from typing import Any
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
-
-    AVAILABLE = True
 except ImportError:  # scikit-learn < 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
@@ -17,8 +15,6 @@ except ImportError:  # scikit-learn < 1.9
     def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method unchanged."""
         return method
-
-    AVAILABLE = False
 
 
 class FitContext:

@@ -340,7 +340,7 @@ or list of arrays of shape (n_tokens_i, features)
         y = self._target.decode(raw)
         if self._fitted.config.pooling != "none":
             return y
-        return per_token_like(X, y, tokens, self.padding_value)
+        return per_token_like(X, y, tokens)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the coefficient of determination R^2 of the predictions.
@@ -453,9 +453,7 @@ class TargetScaling:
         return y[..., 0] if self.is_1d else y
 
 
-def per_token_like(
-    X: Any, y: np.ndarray, tokens: RawTokens, padding_value: float | None
-) -> np.ndarray | list[np.ndarray]:
+def per_token_like(X: Any, y: np.ndarray, tokens: RawTokens) -> np.ndarray | list[np.ndarray]:
     """Bring per-token predictions into the form of X: list for list, padded for padded."""
     if tokens.lengths is None:
         return list(y) if isinstance(X, list | tuple) else y
