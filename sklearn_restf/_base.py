@@ -156,10 +156,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         )
 
     def _read_samples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Samples:
-        tokens = self._read_X(X, reset=reset)
-        weight = read_sample_weight(sample_weight, tokens.n_samples, self, "sample_weight")
-        y = self._read_targets(y, tokens, "y")
-        samples = Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
+        samples = self._read_weighted(X, y, sample_weight, reset=reset)
         weight = self._class_weight(samples.y, samples.weight)
         return replace(samples, weight=weight).without_zero_weights()
 
@@ -169,10 +166,16 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
                 "Validation samples need both X_val and y_val; sample_weight_val only goes with "
                 "them."
             )
-        tokens = self._read_X(X_val, reset=False)
-        weight = read_sample_weight(sample_weight_val, tokens.n_samples, self, "sample_weight_val")
-        y_val = self._read_targets(y_val, tokens, "y_val")
-        return Samples(tokens, y_val, weight, self.pooling == "none").without_zero_weights()
+        return self._read_weighted(X_val, y_val, sample_weight_val, reset=False, suffix="_val")
+
+    def _read_weighted(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, suffix: str = ""
+    ) -> Samples:
+        """Validate samples and drop those of weight zero; `suffix` names the arguments."""
+        tokens = self._read_X(X, reset=reset)
+        weight = read_sample_weight(sample_weight, tokens.n_samples, self, f"sample_weight{suffix}")
+        y = self._read_targets(y, tokens, f"y{suffix}")
+        return Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
 
     def _read_X(self, X: Any, *, reset: bool) -> RawTokens:
         return read_X(
