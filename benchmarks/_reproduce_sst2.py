@@ -28,7 +28,7 @@ def run(arguments):
     x, y, words = tokens(folder, n, T, arguments)
     inits = {"fan-in": list(range(arguments.seeds or (1 if quick else 5)))}
     if not quick:
-        inits["GPT-2 random"] = inits["fan-in"][:1]
+        inits["GPT-2 random"] = inits["fan-in"]
     if arguments.gpt2:
         inits = {"GPT-2 pretrained": inits["fan-in"]}
     grid = GRID[1:-1] if quick else GRID

@@ -49,9 +49,9 @@ class RawTokens:
         return np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
 
     def take(self, rows: np.ndarray) -> RawTokens:
-        """Return the given samples."""
+        """Return the given samples; a block of them is a view (of a memory map, say)."""
         if self.lengths is None:
-            return RawTokens(self.values[rows])
+            return RawTokens(self.values[as_slice(rows)])
         spans = [
             np.arange(o, o + t) for o, t in zip(self.offsets[rows], self.lengths[rows], strict=True)
         ]
@@ -63,6 +63,13 @@ class RawTokens:
         for start in range(0, len(self.values), rows):
             yield slice(start, min(start + rows, len(self.values)))
             release(self.values)
+
+
+def as_slice(rows: np.ndarray) -> slice | np.ndarray:
+    """Return ascending rows without a gap as a slice, others as they are."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def token_index(offsets: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -30,13 +30,13 @@ def resident(name):
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(fields[name].split()[0])
 
-path, shape, model = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+path, shape, model, stopping = sys.argv[1], *map(json.loads, sys.argv[2:])
 X = np.memmap(path, dtype=np.float32, mode="r", shape=tuple(shape))
 y = np.arange(len(X)) % 7.0
 warm_up = ResidualTransformerRegressor(**model).fit(np.array(X[:50]), y[:50])
 before = resident("VmRSS")
-fitted = ResidualTransformerRegressor(**model, chunk_size=2000).fit(X, y)
-fitted.predict(X)
+chunked = ResidualTransformerRegressor(**model, chunk_size=2000, early_stopping=stopping)
+chunked.fit(X, y).predict(X)
 print(json.dumps(resident("VmHWM") - before))
 """
 
@@ -83,8 +83,9 @@ def test_writable_map_is_unchanged_by_training(windows):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("early_stopping", [False, "last"])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
-def test_file_larger_than_the_memory_it_may_take(tmp_path):
+def test_file_larger_than_the_memory_it_may_take(tmp_path, early_stopping):
     """Mapped pages that were read count too."""
     row = 4 * int(np.prod(SHAPE))
     shape = [FILE_BYTES // row, *SHAPE]
@@ -94,7 +95,8 @@ def test_file_larger_than_the_memory_it_may_take(tmp_path):
         block.tofile(file)
         file.truncate(shape[0] * row)
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN_AND_PREDICT, str(path), json.dumps(shape), json.dumps(MODEL)],
+        [sys.executable, "-c", TRAIN_AND_PREDICT, str(path)]
+        + [json.dumps(value) for value in (shape, MODEL, early_stopping)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
