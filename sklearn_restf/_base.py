@@ -132,7 +132,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             warm_start_from=(
                 (previous.learning_rate, previous.velocity) if previous is not None else None
             ),
-            callbacks=usable_callbacks(self.callbacks),
+            callbacks=usable_callbacks(self.callbacks, self.random_state),
             hooks=(context.begin, context.end) if context else None,
             progress=make_progress(self.verbose, type(self).__name__),
             device=device,
