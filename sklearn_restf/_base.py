@@ -25,7 +25,7 @@ from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._parameters import check_parameters
 from sklearn_restf._prediction import predict_tokens
-from sklearn_restf._problem import Problem, module_config, refuse_other_layout
+from sklearn_restf._problem import Problem, module_config, refuse_beyond_range, refuse_other_layout
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
 from sklearn_restf._samples import Samples
@@ -132,7 +132,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             warm_start_from=(
                 (previous.learning_rate, previous.velocity) if previous is not None else None
             ),
-            callbacks=usable_callbacks(self.callbacks),
+            callbacks=usable_callbacks(self.callbacks, self.random_state),
             hooks=(context.begin, context.end) if context else None,
             progress=make_progress(self.verbose, type(self).__name__),
             device=device,
@@ -172,14 +172,19 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any, *, reset: bool, suffix: str = ""
     ) -> Samples:
         """Validate samples and drop those of weight zero; `suffix` names the arguments."""
-        tokens = self._read_X(X, reset=reset)
+        tokens = self._read_X(X, reset=reset, input_name=f"X{suffix}")
         weight = read_sample_weight(sample_weight, tokens.n_samples, self, f"sample_weight{suffix}")
         y = self._read_targets(y, tokens, f"y{suffix}")
         return Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
 
-    def _read_X(self, X: Any, *, reset: bool) -> RawTokens:
+    def _read_X(self, X: Any, *, reset: bool, input_name: str = "X") -> RawTokens:
         return read_X(
-            self, X, reset=reset, token_dim=self.token_dim, padding_value=self.padding_value
+            self,
+            X,
+            reset=reset,
+            token_dim=self.token_dim,
+            padding_value=self.padding_value,
+            input_name=input_name,
         )
 
     def _split(
@@ -223,6 +228,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             state = previous.state
             check_same_shapes(state, config)
         dtype = resolve_dtype(self.dtype, samples.tokens.values.dtype, device)
+        refuse_beyond_range(self, dtype)
 
         def batches(samples: Samples, encoded: np.ndarray) -> Batches:
             return Batches(

@@ -45,6 +45,11 @@ class Certificate:
         return self.readout + self.ffn_out + self.ffn_in + self.value
 
 
+def square(value: float) -> float:
+    """Return the square; infinity where ``**`` would raise OverflowError."""
+    return value * value
+
+
 def smallest_singular_value(matrix: np.ndarray, rank: int) -> float:
     """Return the `rank`-th largest singular value, zero if there are fewer."""
     if rank > min(matrix.shape):
@@ -96,12 +101,12 @@ def certify(
     W_U = module.readout.detach().numpy()
     F_rows = rows(output.F)
     N, k = len(F_rows), W_U.shape[1]
-    readout = smallest_singular_value(F_rows, N) ** 2
+    readout = square(smallest_singular_value(F_rows, N))
     if pooling == "flatten":
         # W_2 and below see all tokens of a sample at once: no bound was derived for them
         return Certificate(readout, reason=_reason(readout, N, F_rows.shape[1], config.d_ff))
     sigma_U = smallest_singular_value(W_U, k)
-    ffn_out = smallest_singular_value(rows(H), N) ** 2 * sigma_U**2
+    ffn_out = square(smallest_singular_value(rows(H), N)) * square(sigma_U)
     ffn_in = value = 0.0
     if pooling != "mean":  # with mean pooling the rows of Z enter only through their mean
         slopes = activation_slopes(config.activation, preactivation)
@@ -112,7 +117,7 @@ def certify(
             C_rows = rows((output.attention[:, 0] @ inputs).detach())
             W_1 = block.ffn_in.detach().numpy()
             M = config.ffn_residual_beta * W_U[None] + np.einsum("dm,nm,mk->ndk", W_1, D_rows, B)
-            value = smallest_singular_value(C_rows, N) ** 2 * weakest(M, k) ** 2
+            value = square(smallest_singular_value(C_rows, N)) * square(weakest(M, k))
     certificate = Certificate(readout, ffn_out, ffn_in, value)
     reason = _reason(certificate.alpha, N, config.d_model, config.d_ff)
     return Certificate(readout, ffn_out, ffn_in, value, reason)
@@ -124,7 +129,7 @@ def _ffn_in_block(Z: np.ndarray, D: np.ndarray, B: np.ndarray) -> float:
     sigma_Z = smallest_singular_value(Z, N)
     rank_route = 0.0
     if sigma_Z > 0:
-        rank_route = sigma_Z**2 * weakest(D[:, :, None] * B, k) ** 2
+        rank_route = square(sigma_Z) * square(weakest(D[:, :, None] * B, k))
     schur_route = 0.0
     if N * k <= min(B.shape[0], SCHUR_LIMIT):
         stacked = (D[:, :, None] * B[None]).transpose(0, 2, 1).reshape(N * k, -1)

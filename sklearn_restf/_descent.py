@@ -47,6 +47,26 @@ class GradientDescent(torch.optim.Optimizer):
         self.loss = math.nan
         self.last_rate = lr
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rate, and all else that the next step depends on besides the parameters."""
+        descent = {
+            "velocity": self.velocity.clone(),
+            "gradient": self.objective.gradient.clone(),
+            "moving": self.moving,
+            "loss": self.loss,
+            "last_rate": self.last_rate,
+        }
+        return super().state_dict() | {"descent": descent}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was called."""
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "descent"})
+        descent = state_dict["descent"]
+        self.velocity.copy_(descent["velocity"])
+        self.objective.gradient.copy_(descent["gradient"])
+        self.moving = bool(descent["moving"])
+        self.loss, self.last_rate = float(descent["loss"]), float(descent["last_rate"])
+
     def start(self) -> float:
         """Evaluate the objective and its gradient at the initial point."""
         self.loss = self.objective.evaluate()

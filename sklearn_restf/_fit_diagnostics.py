@@ -27,6 +27,7 @@ OFF = "diagnostics=False"
 SETTINGS = ("learning_rate", "momentum", "alpha", "standardize", "max_iter")
 
 
+@np.errstate(over="ignore", invalid="ignore")  # at the edge of range, figures are inf or NaN
 def diagnose_fit(
     estimator: Any,
     result: TrainingResult,
@@ -190,6 +191,7 @@ def warn_if_collapsed(
         )
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def diagnose(
     estimator_or_module: Any,
     X: Any,

@@ -74,3 +74,14 @@ def refuse_other_layout(old: TokenLayout, new: TokenLayout) -> None:
                 f"warm_start=True cannot go on with another {name!r}. Fit a clone, or set "
                 "warm_start=False."
             )
+
+
+def refuse_beyond_range(estimator: Any, dtype: torch.dtype) -> None:
+    """Raise when a parameter of the model is no finite number in the dtype of training."""
+    for name in ("residual_beta", "ffn_residual_beta", "alpha"):
+        value = getattr(estimator, name)
+        if value is not None and value > torch.finfo(dtype).max:
+            raise ValueError(
+                f"{name}={value!r} is too large for training in {str(dtype)[6:]}. Lower it, or "
+                "set dtype='float64'."
+            )

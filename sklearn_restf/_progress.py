@@ -19,7 +19,8 @@ def make_progress(verbose: int, name: str) -> Progress | None:
 def _bar(iterations: range, losses: Sequence[float], name: str) -> Iterator[int]:
     from tqdm.auto import tqdm  # only when asked for
 
-    with tqdm(iterations, desc=name, unit="it") as bar:
+    done, total = iterations.start - 1, iterations.stop - 1
+    with tqdm(iterations, desc=name, unit="it", initial=done, total=total) as bar:
         for iteration in bar:
             yield iteration
             bar.set_postfix(loss=f"{losses[-1]:.6g}", refresh=False)
@@ -30,4 +31,4 @@ def _lines(iterations: range, losses: Sequence[float], name: str) -> Iterator[in
     for iteration in iterations:
         yield iteration
         if iteration % every == 0 or iteration == 1:
-            print(f"[{name}] iteration {iteration}/{len(iterations)}, loss = {losses[-1]:.8g}")
+            print(f"[{name}] iteration {iteration}/{iterations.stop - 1}, loss = {losses[-1]:.8g}")

@@ -36,8 +36,15 @@ def initial_state(
     ``init="xavier"`` with s = `init_scale`; biases are zero, LayerNorm weights one. Any other
     `init` names a GPT-2 model, whose weights take the place of the blocks' Gaussian draws.
     """
+    try:
+        module = ResidualTransformer(config)
+    except RuntimeError as error:  # torch's word for it
+        raise MemoryError(
+            f"The weights do not fit into memory at n_layers={config.n_layers}, "
+            f"d_model={config.d_model}, d_qk={config.d_qk}, d_ff={config.d_ff}: {error}"
+        ) from error
     state = {}
-    for name, parameter in ResidualTransformer(config).named_parameters():
+    for name, parameter in module.named_parameters():
         shape = tuple(parameter.shape)
         leaf = name.rpartition(".")[2]
         if leaf in ("norm1_weight", "norm2_weight"):

@@ -243,6 +243,8 @@ def local_quadratic(linearisation: Linearisation, steps: int = KRYLOV_STEPS) -> 
         basis.append(product / length)
     off_diagonal = off_diagonal[: len(diagonal) - 1]
     T = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    if not np.isfinite(T).all():  # LAPACK prints, or raises, or returns anything
+        return LocalQuadratic(objective, np.full(1, np.nan), np.full(1, np.nan))
     curvatures, vectors = np.linalg.eigh(T)
     return LocalQuadratic(objective, norm * vectors[0], curvatures.clip(0))
 
@@ -258,8 +260,11 @@ def largest_eigenvalue(linearisation: Linearisation) -> float:
     operator = LinearOperator((n, n), matvec=product, dtype=np.float64)
     # a fixed start: the result is the same every time, and no random numbers are spent on it
     start = np.cos(np.arange(n))
-    if n < 3 or not product(start).any():
-        return float(np.linalg.norm(product(start)) / np.linalg.norm(start))
+    first = product(start)
+    if not np.isfinite(first @ first):
+        return float("nan")
+    if n < 3 or not first.any():
+        return float(np.linalg.norm(first) / np.linalg.norm(start))
     try:
         (value,) = eigsh(operator, k=1, which="LA", v0=start, tol=1e-4, return_eigenvectors=False)
     except ArpackError:
@@ -277,7 +282,8 @@ def smallest_eigenvalue(linearisation: Linearisation, n_rows: int) -> tuple[floa
         return 0.0, ""  # more predictions than parameters: K is rank-deficient
     if n_rows > DENSE_LIMIT:
         return float("nan"), f"computed up to {DENSE_LIMIT} outputs; there are {n_rows}"
-    return float(singular_values(linearisation.jacobian())[-1]) ** 2, ""
+    smallest = float(singular_values(linearisation.jacobian())[-1])
+    return smallest * smallest, ""  # ** would raise OverflowError
 
 
 def valid_horizon(predicted: np.ndarray, actual: np.ndarray, tolerance: float = TOLERANCE) -> int:

@@ -18,6 +18,7 @@ from sklearn.base import ClassifierMixin
 from skorch import NeuralNet
 
 from sklearn_restf._batches import Batches
+from sklearn_restf._best import Best
 from sklearn_restf._descent import FIRST_RATE, GROWTH, GradientDescent
 from sklearn_restf._losses import Loss, probabilities
 from sklearn_restf._module import ResidualTransformer
@@ -72,6 +73,12 @@ class TrainingResult:
     def n_iter(self) -> int:
         """Number of gradient-descent steps taken."""
         return len(self.learning_rates)
+
+    def drop_unfinished(self) -> None:
+        """Forget the half of an iteration that an interrupt left."""
+        n = min(self.n_iter, len(self.losses) - 1, len(self.gradient_norms) - 1)
+        del self.losses[n + 1 :], self.gradient_norms[n + 1 :]
+        del self.learning_rates[n:], self.validation_losses[n:]
 
 
 class FullBatchNet(NeuralNet):
@@ -186,13 +193,15 @@ class FullBatchNet(NeuralNet):
         """Train and return what happened; an interrupt ends training, it loses nothing."""
         assert self.train is not None
         self.initialize()
-        result = TrainingResult(state_of(self.module_))
-        best = _Best(self.objective_.theta)
+        # attributes, so that a checkpoint can save and restore them
+        result = self.result_ = TrainingResult(state_of(self.module_))
+        best = self.best_ = Best(self.objective_.theta)
         observers = Observers(self) if self.callbacks_ else None
         try:
             if observers:
                 observers.train_begin()
-            self._start(result, best, observers)
+            if not result.losses:  # a checkpoint may have put the run past its start
+                self._start(result, best, observers)
             if result.stop_reason != "diverged":
                 self._loop(result, best, observers)
         except StoppedByCallback:
@@ -200,13 +209,14 @@ class FullBatchNet(NeuralNet):
             if not result.losses:
                 self._start(result, best, None)
         except KeyboardInterrupt:
-            if not result.losses:
+            if not result.gradient_norms:
                 raise
+            result.drop_unfinished()
             result.stop_reason = "interrupted"
         self._finish(result, best, observers)
         return result
 
-    def _start(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+    def _start(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Visit the initial point."""
         first = self.optimizer_.start()
         norm = self.objective_.gradient_norm()
@@ -225,9 +235,13 @@ class FullBatchNet(NeuralNet):
         if observers:
             observers.gradient_computed()
 
-    def _loop(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+    def _loop(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         valid, settings = self.valid, self.settings
-        iterations: Any = range(1, settings.max_iter + 1)
+        iterations: Any = range(result.n_iter + 1, settings.max_iter + 1)
+        stop = self._stop_reason(result, best) if result.n_iter else None
+        if stop is not None:  # only after a checkpoint
+            result.stop_reason = stop
+            return
         if self.progress:
             iterations = self.progress(iterations, result.losses)
         for iteration in iterations:
@@ -268,7 +282,7 @@ class FullBatchNet(NeuralNet):
                 result.stop_reason = stop
                 return
 
-    def _stop_reason(self, result: TrainingResult, best: _Best) -> str | None:
+    def _stop_reason(self, result: TrainingResult, best: Best) -> str | None:
         tol, patience = self.settings.tol, self.settings.n_iter_no_change
         if tol is None:
             return None
@@ -280,7 +294,7 @@ class FullBatchNet(NeuralNet):
         before, now = min(values[:-patience]), min(values[-patience:])
         return reason if before - now <= tol * abs(before) else None
 
-    def _finish(self, result: TrainingResult, best: _Best, observers: Observers | None) -> None:
+    def _finish(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Decide which weights to keep; callbacks see those, and may change them."""
         result.best_iteration = best.iteration
         result.learning_rate = self.optimizer_.param_groups[0]["lr"]
@@ -336,24 +350,6 @@ class FullBatchClassifierNet(ClassifierMixin, FullBatchNet):
         """Class indices."""
         n_outputs = self.module_.config.n_outputs
         return np.arange(max(n_outputs, 2))
-
-
-class _Best:
-    """The parameters of the lowest criterion so far."""
-
-    def __init__(self, theta: torch.Tensor) -> None:
-        self.current, self.theta = theta, theta.clone()
-        self.value, self.iteration = math.inf, 0
-        self.history: list[float] = []
-
-    def offer(self, value: float, iteration: int) -> bool:
-        """Keep the current parameters if `value` is the lowest yet."""
-        self.history.append(value)
-        if not value < self.value:
-            return False
-        self.theta.copy_(self.current)
-        self.value, self.iteration = value, iteration
-        return True
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A skorch callback that watches the conditioning of attention during training."""
+"""skorch callbacks: watch the conditioning of attention during training; save and go on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import torch
 from skorch.callbacks import Callback
 from torch import Tensor, nn
 
+from sklearn_restf._checkpoint import TrainingCheckpoint
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._module import Block, LayerOutput
 from sklearn_restf._rates import measure_rate
 from sklearn_restf._spectra import Spectra, spectra
 from sklearn_restf._training import FullBatchNet
 
-__all__ = ["ConvergenceMonitor"]
+__all__ = ["ConvergenceMonitor", "TrainingCheckpoint"]
 
 SPECTRAL = ("sigma_min", "norm", "condition_ratio", "rank1_residual", "effective_rank")
 

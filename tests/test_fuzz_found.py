@@ -155,3 +155,41 @@ def test_class_weights_that_leave_nothing_are_refused(labels):
     model = ResidualTransformerClassifier(**SHORT, class_weight={"a": 0.0, "b": 0.0})
     with pytest.raises(ValueError, match=r"class_weight=.* leaves no sample"):
         model.fit(X, labels)
+
+
+@both
+def test_unusable_validation_samples_are_named(estimator):
+    for bad in (X * np.nan, X * 1j, X[0], X[:, :2]):
+        with pytest.raises(ValueError, match="X_val"):
+            estimator.fit(X, LABELS, X_val=bad, y_val=LABELS)
+
+
+@pytest.mark.parametrize("name", ["alpha", "residual_beta", "ffn_residual_beta"])
+def test_parameters_beyond_float32_are_refused_in_float32(name):
+    with pytest.raises(ValueError, match=rf"{name}=1e\+300 is too large for training in float32"):
+        ResidualTransformerRegressor(**SHORT, **{name: 1e300}, dtype="float32").fit(X, LABELS)
+
+
+@pytest.mark.parametrize("name", ["init_scale", "residual_beta", "ffn_residual_beta"])
+@pytest.mark.parametrize("diagnostics", [True, "full"])
+@pytest.mark.parametrize("pooling", ["last", "none"])
+def test_diagnostics_at_the_edge_of_range(name, diagnostics, pooling, capfd):
+    parameters = SHORT | {name: 1e300, "diagnostics": diagnostics, "pooling": pooling}
+    windows = X.reshape(6, 2, 2)
+    y = X[:, :2] if pooling == "none" else LABELS
+    try:
+        ResidualTransformerRegressor(**parameters).fit(windows, y)
+    except ValueError as error:
+        assert "diverged" in str(error)  # noqa: PT017
+    assert capfd.readouterr() == ("", "")
+
+
+def test_diagnostics_of_a_model_that_does_not_move():
+    model = ResidualTransformerRegressor(**SHORT, learning_rate=1e-300)
+    model.fit(X, LABELS, X_val=X, y_val=LABELS)
+    model.fit(X * 1e300, LABELS * 1e300)
+
+
+def test_sizes_beyond_memory():
+    with pytest.raises(MemoryError, match="d_ff"):
+        ResidualTransformerRegressor(**SHORT | {"d_ff": 2**62}).fit(X, LABELS)

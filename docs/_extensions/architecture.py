@@ -35,12 +35,12 @@ ROOMS = {
     ),
     "gradient descent": (
         *("_training", "_descent", "_objective", "_batches", "_observers", "_progress"),
-        *("_problem", "_distributed", "distributed"),
+        *("_problem", "_distributed", "distributed", "_best", "_checkpoint", "_fit_identity"),
     ),
     "model": ("_module", "_compute", "_fused", "_losses", "_state", "_threads", "pretrained",
               "_model_files"),
     "input to tokens": ("_input", "_tokens"),
-    "ground": ("exceptions", "_warnings", "_device"),
+    "ground": ("exceptions", "_warnings", "_device", "_whole_files"),
     "preprocessing": ("preprocessing",),
     "data sets": ("datasets",),
 }  # fmt: skip

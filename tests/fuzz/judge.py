@@ -111,6 +111,7 @@ def attempt(step, case, call, *, must_refuse=frozenset()):
 
 def judge(case):
     """Run a case; raise :class:`Fault` when it ends in a way it should not."""
+    outcomes["cases"] += 1
     estimator = case.make(**case.parameters)
     given = fingerprint(list(case.fit.values())), fingerprint(case.X_new)
     parameters = fingerprint(list(case.parameters.values()))
