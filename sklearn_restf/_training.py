@@ -19,7 +19,7 @@ from skorch import NeuralNet
 
 from sklearn_restf._batches import Batches
 from sklearn_restf._descent import FIRST_RATE, GROWTH
-from sklearn_restf._device_loop import choose_descent
+from sklearn_restf._descent_ahead import choose_descent
 from sklearn_restf._losses import Loss, probabilities
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective

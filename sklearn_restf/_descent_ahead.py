@@ -13,6 +13,7 @@ middle of what was replayed, the state before is put back and replayed as far as
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,6 +28,8 @@ DEVICES = ("cuda",)
 TRIALS = 32  # at most so many between two readings
 WARM_UP = 3  # trials before capture: libraries and buffers are set up in them
 FEWEST_ITERATIONS = 16  # of a fit, for capture to pay
+
+_one_at_a_time = threading.Lock()
 
 
 def is_supported(objective: Objective, batches: Batches) -> bool:
@@ -245,12 +248,12 @@ def capture(trial: Any, device: torch.device) -> torch.cuda.CUDAGraph | None:
     """
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream(device)
-    with torch.cuda.device(device):
+    with _one_at_a_time, torch.cuda.device(device):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 trial()
-            torch.cuda.synchronize()
+            stream.synchronize()
             try:
                 # other threads may go on using the device
                 graph.capture_begin(capture_error_mode="thread_local")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.datasets import load_iris
 
-import sklearn_restf._device_loop as device_loop
+import sklearn_restf._descent_ahead as descent_ahead
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._descent import GradientDescent
-from sklearn_restf._device_loop import DeviceDescent
+from sklearn_restf._descent_ahead import DeviceDescent
 from sklearn_restf.exceptions import DivergenceError
 from tests.test_descent import make_objective, random_problem
 
@@ -38,7 +38,7 @@ RULES = {
     "many rejections": {"learning_rate": "adaptive", "max_iter": 150},
     "stops by tol": {"max_iter": 400, "tol": 1e-2},
     "stops by tol at once": {"tol": 0.9, "n_iter_no_change": 1},
-    "ends with a batch": {"max_iter": device_loop.TRIALS},
+    "ends with a batch": {"max_iter": descent_ahead.TRIALS},
     "one iteration": {"max_iter": 1},
     "theory": {"learning_rate": "theory", "momentum": 0.0},
     "constant": {"learning_rate": 0.03, "momentum": 0.5},
@@ -54,7 +54,7 @@ def ahead(monkeypatch):
         batches = 0
 
         def __call__(self, on):
-            monkeypatch.setattr(device_loop, "DEVICES", ("cuda", "cpu") if on else ())
+            monkeypatch.setattr(descent_ahead, "DEVICES", ("cuda", "cpu") if on else ())
 
     switch, run_ahead = Switch(), DeviceDescent._run_ahead
 
