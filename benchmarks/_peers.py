@@ -78,7 +78,7 @@ class Scaler:
         rows = np.concatenate(X) if isinstance(X, list) else X.reshape(-1, X.shape[-1])
         self.mean, self.scale = rows.mean(0), rows.std(0)
 
-    def tensors(self, X, dtype):
+    def tensors(self, X, dtype, device="cpu"):
         """Return tokens and mask (None without padding)."""
         mask = None
         if isinstance(X, list):
@@ -87,7 +87,7 @@ class Scaler:
         if mask is not None:
             mask = torch.from_numpy(mask)
             x = x * mask[:, :, None]
-        return x.to(dtype), mask
+        return x.to(dtype).to(device), None if mask is None else mask.to(device)
 
 
 def pool(F, mask, pooling):
@@ -168,18 +168,18 @@ class Loop:
 
     module_class = PlainTransformer
 
-    def __init__(self, workload):
-        self.workload = workload
+    def __init__(self, workload, device="cpu"):
+        self.workload, self.device = workload, device
 
     def build(self):
         torch.manual_seed(0)
-        return self.module_class(self.workload)
+        return self.module_class(self.workload).to(self.device)
 
     def fit(self, X, y, n_iter):
         """Train from raw arrays; return the loss at the last step."""
         self.scaler = Scaler(X)
-        x, mask = self.scaler.tensors(X, torch.float32)
-        y = torch.from_numpy((y - y.mean()) / y.std())
+        x, mask = self.scaler.tensors(X, torch.float32, self.device)
+        y = torch.from_numpy((y - y.mean()) / y.std()).to(self.device)
         self.module = model = self.build()
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         for _ in range(n_iter):
@@ -191,10 +191,10 @@ class Loop:
 
     def predict(self, X, dtype=torch.float32):
         """Predict all samples at once."""
-        x, mask = self.scaler.tensors(X, dtype)
+        x, mask = self.scaler.tensors(X, dtype, self.device)
         module = self.module.to(dtype)
         with torch.no_grad():
-            return module(x, mask).numpy()
+            return module(x, mask).cpu().numpy()
 
 
 class EncoderLoop(Loop):
@@ -213,8 +213,8 @@ class CompiledLoop(Loop):
     compiled = None
     start = None
 
-    def __init__(self, workload):
-        super().__init__(workload)
+    def __init__(self, workload, device="cpu"):
+        super().__init__(workload, device)
         torch.compiler.reset()  # else the shapes of another workload count as recompilations
 
     def build(self):
@@ -245,8 +245,8 @@ class Masked(nn.Module):
 class Skorch:
     """skorch around the plain module, whole batches, nothing printed."""
 
-    def __init__(self, workload):
-        self.workload = workload
+    def __init__(self, workload, device="cpu"):
+        self.workload, self.device = workload, device
 
     def fit(self, X, y, n_iter):
         from skorch import NeuralNetRegressor
@@ -263,6 +263,7 @@ class Skorch:
             iterator_train__shuffle=False,
             train_split=None,
             criterion=nn.MSELoss,
+            device=self.device,
             verbose=0,
         )
         self.net.fit(self._inputs(X), (y - y.mean()) / y.std())
@@ -279,8 +280,8 @@ class Skorch:
 class Ours:
     """The estimator; plain gradient descent at the same rate unless told otherwise."""
 
-    def __init__(self, workload):
-        self.workload = workload
+    def __init__(self, workload, device="cpu"):
+        self.workload, self.device = workload, device
 
     def estimator(self, **options):
         workload = self.workload
@@ -291,6 +292,7 @@ class Ours:
             "alpha": 0.0,
             "tol": None,
             "diagnostics": False,
+            "device": self.device,
             "random_state": 0,
         }
         return ResidualTransformerRegressor(**settings | shape | options)

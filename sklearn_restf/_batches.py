@@ -94,6 +94,11 @@ class Batches:
     def __len__(self) -> int:
         return self.tokens.n_samples
 
+    @property
+    def is_cached(self) -> bool:
+        """Whether the same tensors are seen in every iteration."""
+        return self._cache is not None
+
     def __iter__(self) -> Iterator[Batch]:
         if self._cache is not None:
             return iter(self._cache)

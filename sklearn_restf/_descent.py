@@ -74,6 +74,13 @@ class GradientDescent(torch.optim.Optimizer):
             self.objective.differentiate()
         return self.loss
 
+    def gradient_norm(self) -> float:
+        """Return the Euclidean norm of the gradient after the last step."""
+        return self.objective.gradient_norm()
+
+    def settle(self, n_iter: int, best_theta: torch.Tensor) -> None:
+        """Make an end after `n_iter` steps: nothing to do where steps are taken one by one."""
+
     def step(self, closure: Any = None) -> str | None:
         """Take one step at rate `last_rate`; return why no further step makes sense, or None.
 

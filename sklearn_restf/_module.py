@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -169,8 +170,8 @@ class ResidualTransformer(nn.Module):
         if self.config.positional_encoding == "learned":
             F_NTD = F_NTD + self.position[:T]
         elif self.config.positional_encoding == "sinusoidal":
-            positions = sinusoidal_positions(T, self.config.d_model)
-            F_NTD = F_NTD + torch.from_numpy(positions).to(F_NTD)
+            D = self.config.d_model
+            F_NTD = F_NTD + position_table(T, D, F_NTD.dtype, str(F_NTD.device))
         return F_NTD
 
     def layers(self, x_NTW: Tensor, mask_NT: Tensor | None = None) -> list[LayerOutput]:
@@ -236,3 +237,10 @@ def sinusoidal_positions(T: int, D: int) -> np.ndarray:
     columns = np.arange(D)
     angles = np.arange(T)[:, None] / 10000.0 ** (2 * (columns // 2) / D)
     return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles))
+
+
+@lru_cache(maxsize=8)
+def position_table(T: int, D: int, dtype: torch.dtype, device: str) -> Tensor:
+    """Return :func:`sinusoidal_positions` on a device, where it stays between iterations."""
+    with torch.inference_mode(False):
+        return torch.from_numpy(sinusoidal_positions(T, D)).to(dtype).to(device)

@@ -7,7 +7,8 @@ operations whatever the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,17 +78,18 @@ class Objective:
         """Return the weighted loss of one batch, without the penalty."""
         return self.loss(self.predict(batch), batch.y, batch.weight, batch.mask)
 
-    def penalty(self) -> float:
+    def penalty(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the L2 penalty."""
-        return 0.0 if self.alpha == 0 else 0.5 * float((self.decay * self.theta) @ self.theta)
+        return 0.0 if self.alpha == 0 else 0.5 * read((self.decay * self.theta) @ self.theta)
 
-    def evaluate(self) -> float:
+    def evaluate(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the objective at `theta`, remembering what :meth:`differentiate` needs.
 
         In chunks the gradient is computed along, in the hope that this point is accepted:
-        cheaper than a second forward pass, since most steps are.
+        cheaper than a second forward pass, since most steps are. `read` turns a tensor of one
+        number into a float, which waits for the device, or leaves it as it is.
         """
-        return self._engine.evaluate() + self.penalty()
+        return self._engine.evaluate(read) + self.penalty(read)
 
     def differentiate(self) -> None:
         """Write the gradient at the last evaluated point into `gradient`."""
@@ -166,7 +168,7 @@ class _ClosedForm:
         self.slopes: list[Tensor] = []
 
     @torch.no_grad()
-    def evaluate(self) -> float:
+    def evaluate(self, read: Callable[[Tensor], Any]) -> Any:
         """Return the loss, with the gradient pending."""
         value, self.slopes = 0.0, []
         if not self.keeps:
@@ -176,7 +178,7 @@ class _ClosedForm:
             loss, slope = loss_and_slope(
                 self.objective.loss, layer.forward(), batch.y, batch.weight, batch.mask
             )
-            value += float(loss)
+            value = value + read(loss)
             if self.keeps:
                 self.slopes.append(slope)
             else:
@@ -201,19 +203,19 @@ class _Autograd:
         self.graph: Tensor | None = None
         self.flat: Tensor | None = None
 
-    def evaluate(self) -> float:
+    def evaluate(self, read: Callable[[Tensor], Any]) -> Any:
         """Return the loss, with the gradient pending."""
         objective = self.objective
         self.graph = self.flat = None
         if self.batches.keeps_graph:
             terms = [objective.batch_loss(batch) for batch in self.batches]
             self.graph = terms[0] if len(terms) == 1 else torch.stack(terms).sum()
-            return float(self.graph.detach())
+            return read(self.graph.detach())
         value, self.flat = 0.0, torch.zeros_like(objective.theta)
         for batch in self.batches:
             term = objective.batch_loss(batch)
             self.flat += self._gradient(term)
-            value += float(term.detach())
+            value = value + read(term.detach())
         return value
 
     def add_gradient(self) -> None:

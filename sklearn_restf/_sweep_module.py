@@ -23,7 +23,7 @@ from sklearn_restf._module import (
     LAYER_NORM_EPS,
     ModuleConfig,
     ResidualTransformer,
-    sinusoidal_positions,
+    position_table,
 )
 
 Parameters = dict[str, Tensor]  # each with a leading model axis
@@ -113,7 +113,7 @@ def embed(config: ModuleConfig, parameters: Parameters, x_SNTW: Tensor) -> Tenso
     if config.positional_encoding == "learned":
         F = F + parameters["position"][:, None, :T]
     elif config.positional_encoding == "sinusoidal":
-        F = F + torch.from_numpy(sinusoidal_positions(T, config.d_model)).to(F)
+        F = F + position_table(T, config.d_model, F.dtype, str(F.device))
     return F
 
 

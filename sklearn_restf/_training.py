@@ -19,7 +19,8 @@ from skorch import NeuralNet
 
 from sklearn_restf._batches import Batches
 from sklearn_restf._best import Best
-from sklearn_restf._descent import FIRST_RATE, GROWTH, GradientDescent
+from sklearn_restf._descent import FIRST_RATE, GROWTH
+from sklearn_restf._descent_ahead import choose_descent
 from sklearn_restf._losses import Loss, probabilities
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective
@@ -155,8 +156,12 @@ class FullBatchNet(NeuralNet):
         elif rate == "theory":
             norm = self.objective_.gauss_newton_norm()
             lr = 1.0 / norm if norm > 0 and math.isfinite(norm) else FIRST_RATE
-        self.optimizer_ = GradientDescent(
+        self.optimizer_ = choose_descent(
             self.objective_,
+            self.train,
+            # whoever wants to see every iteration has to wait for it
+            watched=self.valid is not None or bool(self.callbacks or self.hooks),
+            n_iter=settings.max_iter,
             lr=lr,
             momentum=settings.momentum,
             guarded=isinstance(rate, str),
@@ -263,7 +268,7 @@ class FullBatchNet(NeuralNet):
                 result.losses.append(loss)
                 result.stop_reason = "diverged"
                 return
-            norm = self.objective_.gradient_norm()
+            norm = self.optimizer_.gradient_norm()
             criterion = loss if valid is None else self.validation_loss(valid)
             # together, so that an interrupt finds histories of equal length
             result.learning_rates.append(self.optimizer_.last_rate)
@@ -296,6 +301,7 @@ class FullBatchNet(NeuralNet):
 
     def _finish(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Decide which weights to keep; callbacks see those, and may change them."""
+        self.optimizer_.settle(result.n_iter, best.theta)
         result.best_iteration = best.iteration
         result.learning_rate = self.optimizer_.param_groups[0]["lr"]
         interrupted = result.stop_reason in ("interrupted", "diverged")

@@ -1,0 +1,267 @@
+"""Gradient descent that does not wait for the device after every step.
+
+A GPU runs a small model's iteration in less time than Python takes to start its operations,
+and every number read back makes both wait. Here one trial of the step rule (candidate, loss,
+gradient, decision) is a fixed sequence of operations on tensors of the device: on CUDA it is
+captured as a graph, replayed a number of times, and what happened is read in one go.
+
+The rule is that of :class:`sklearn_restf._descent.GradientDescent`, with ``torch.where`` in
+place of branches. The caller takes steps one by one as ever; where training ends in the
+middle of what was replayed, the state before is put back and replayed as far as needed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sklearn_restf._batches import Batches
+from sklearn_restf._descent import SHRINK, SMALLEST_RATE, GradientDescent
+from sklearn_restf._objective import Objective
+
+DEVICES = ("cuda",)
+TRIALS = 32  # at most so many between two readings
+WARM_UP = 3  # trials before capture: libraries and buffers are set up in them
+FEWEST_ITERATIONS = 16  # of a fit, for capture to pay
+
+_one_at_a_time = threading.Lock()
+
+
+def is_supported(objective: Objective, batches: Batches) -> bool:
+    """Tell whether trials of fixed shapes can be run: all samples stay on the device."""
+    # an objective of several processes waits for the others, and is a subclass
+    plain = type(objective) is Objective
+    return plain and batches.device.type in DEVICES and batches.keeps_graph and batches.is_cached
+
+
+def choose_descent(
+    objective: Objective, batches: Batches, *, watched: bool, n_iter: int, **rule: Any
+) -> GradientDescent:
+    """Return the step rule, run ahead where that pays and nobody watches every iteration."""
+    if is_supported(objective, batches) and not watched:
+        return DeviceDescent(objective, n_iter=n_iter, **rule)
+    return GradientDescent(objective, **rule)
+
+
+@dataclass
+class State:
+    """What the next trial depends on, on the device; `gradient` and `theta` are the objective's."""
+
+    theta: Tensor
+    gradient: Tensor
+    velocity: Tensor
+    moving: Tensor  # bool: whether the velocity counts
+    rate: Tensor
+    loss: Tensor
+    best_theta: Tensor
+    best_loss: Tensor
+
+    def clone(self) -> State:
+        """Copy all tensors."""
+        return State(*(getattr(self, f.name).clone() for f in fields(self)))
+
+    def copy_(self, other: State) -> None:
+        """Take over the values of another state."""
+        for f in fields(self):
+            getattr(self, f.name).copy_(getattr(other, f.name))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is read back of one trial."""
+
+    accepted: bool
+    loss: float
+    gradient_norm: float
+    rate: float
+    next_rate: float
+
+
+@dataclass
+class Ahead:
+    """Trials that were run, and the state before them."""
+
+    before: State
+    first_iteration: int  # iterations taken before them
+    trials: list[Trial]
+    used: int = 0
+
+
+class DeviceDescent(GradientDescent):
+    """:class:`GradientDescent` whose trials are run ahead and read in batches.
+
+    Parameters
+    ----------
+    objective : Objective
+        What to minimise; see :func:`is_supported`.
+    n_iter : int
+        How many steps there will be at most.
+    **options
+        Of :class:`GradientDescent`.
+    """
+
+    def __init__(self, objective: Objective, *, n_iter: int, **options: Any) -> None:
+        super().__init__(objective, **options)
+        self.n_iter = n_iter
+        self.iteration = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._norm = math.nan
+        self._ahead: Ahead | None = None
+        self._state: State | None = None
+
+    def gradient_norm(self) -> float:
+        """Return the Euclidean norm of the gradient after the last step."""
+        return super().gradient_norm() if self._ahead is None else self._norm
+
+    def step(self, closure: Any = None) -> str | None:
+        """Take one step, as :meth:`GradientDescent.step` does."""
+        group = self.param_groups[0]
+        while True:
+            trial = self._next_trial()
+            group["lr"], self.last_rate = trial.next_rate, trial.rate
+            if trial.accepted:
+                break
+            if not self.moving and trial.next_rate < SMALLEST_RATE:
+                return "stalled"
+            self.moving = False
+        self.iteration += 1
+        self.loss, self._norm = trial.loss, trial.gradient_norm
+        self.moving = group["momentum"] > 0
+        return None if math.isfinite(trial.loss) else "diverged"
+
+    def settle(self, n_iter: int, best_theta: Tensor) -> None:
+        """Bring the parameters to those after `n_iter` steps, and the best ones so far."""
+        ahead, state = self._ahead, self._state
+        if ahead is None or state is None:
+            return
+        state.copy_(ahead.before)
+        steps = n_iter - ahead.first_iteration
+        for trial in ahead.trials:
+            if steps <= 0:
+                break
+            self._run_trial()
+            steps -= trial.accepted
+        best_theta.copy_(state.best_theta)
+        self.velocity = state.velocity
+        self.graph = None  # with the memory it holds
+
+    def _next_trial(self) -> Trial:
+        ahead = self._ahead
+        if ahead is None or ahead.used == len(ahead.trials):
+            ahead = self._run_ahead()
+        ahead.used += 1
+        return ahead.trials[ahead.used - 1]
+
+    def _run_ahead(self) -> Ahead:
+        """Run as many trials as there can be of use, and read what happened."""
+        state = self._prepare() if self._state is None else self._state
+        # exchanged as a whole: an interrupt finds the state before the trials, or after the last
+        ahead = self._ahead = Ahead(state.clone(), self.iteration, [])
+        # a step takes one trial at least, so that the last iteration is never passed
+        count = max(1, min(TRIALS, self.n_iter - self.iteration))
+        records = torch.empty(
+            (count, len(self._record)), dtype=torch.float64, device=state.loss.device
+        )
+        for row in records:
+            self._run_trial()
+            row.copy_(self._record)
+        ahead.trials = [
+            Trial(bool(accepted), *numbers) for accepted, *numbers in records.cpu().tolist()
+        ]
+        return ahead
+
+    def _prepare(self) -> State:
+        """Put the state onto the device, and capture a trial."""
+        objective, device = self.objective, self.objective.theta.device
+
+        def number(value: float) -> Tensor:
+            return torch.full((), value, dtype=torch.float64, device=device)
+
+        theta, loss = objective.theta, number(self.loss)
+        self._state = state = State(
+            theta=theta,
+            gradient=objective.gradient,
+            velocity=self.velocity,
+            moving=torch.full((), self.moving, device=device),
+            rate=number(self.param_groups[0]["lr"]),
+            loss=loss,
+            best_theta=theta.clone(),
+            best_loss=loss.clone(),
+        )
+        self._record = torch.zeros(5, dtype=torch.float64, device=device)
+        if device.type == "cuda" and self.n_iter >= FEWEST_ITERATIONS:
+            before = state.clone()
+            self.graph = capture(self._trial, device)
+            state.copy_(before)
+        return state
+
+    def _run_trial(self) -> None:
+        if self.graph is None:
+            self._trial()
+        else:
+            self.graph.replay()
+
+    def _trial(self) -> None:
+        """Try one step; the device decides, and nothing is read back."""
+        state, objective, momentum = self._state, self.objective, self.param_groups[0]["momentum"]
+        assert state is not None
+        origin, gradient = state.theta.clone(), state.gradient.clone()
+        step = gradient * -state.rate
+        if momentum:
+            pushed = torch.add(step, state.velocity, alpha=momentum)
+            step = torch.where(state.moving, pushed, step)
+        torch.add(origin, step, out=state.theta)
+        loss = objective.evaluate(as_tensor)
+        objective.differentiate()
+        accepted = loss <= state.loss if self.guarded else torch.ones_like(state.moving)
+        for kept, before in ((state.theta, origin), (state.gradient, gradient)):
+            torch.where(accepted, kept, before, out=kept)
+        torch.where(accepted, step, state.velocity, out=state.velocity)
+        # rejected: first without momentum, then with shorter and shorter steps
+        shortened = torch.where(state.moving, state.rate, state.rate * SHRINK)
+        next_rate = torch.where(accepted, state.rate * self.growth, shortened)
+        improved = accepted & (loss < state.best_loss)
+        torch.where(improved, state.theta, state.best_theta, out=state.best_theta)
+        torch.where(improved, loss, state.best_loss, out=state.best_loss)
+        norm = torch.linalg.vector_norm(state.gradient).double()
+        numbers = accepted.double(), loss, norm, state.rate, next_rate
+        torch.stack(numbers, out=self._record)
+        torch.where(accepted, loss, state.loss, out=state.loss)
+        state.rate.copy_(next_rate)
+        state.moving.copy_(accepted if momentum else torch.zeros_like(accepted))
+
+
+def as_tensor(value: Tensor) -> Tensor:
+    """Return a number as it is, on its device, so that nothing waits for it."""
+    return value
+
+
+def capture(trial: Any, device: torch.device) -> torch.cuda.CUDAGraph | None:
+    """Capture a function as a CUDA graph; None if it cannot be.
+
+    What works without capture needs no capture to be right: trials are then started one by one.
+    """
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream(device)
+    with _one_at_a_time, torch.cuda.device(device):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                trial()
+            stream.synchronize()
+            try:
+                # other threads may go on using the device
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    trial()
+                finally:
+                    graph.capture_end()
+            except RuntimeError:
+                graph = None
+        torch.cuda.current_stream().wait_stream(stream)
+    return graph
