@@ -182,7 +182,7 @@ def test_the_collapse_with_depth_is_doubly_exponential(load):
     assert depth["beta 1"][-1] > 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_larger_beta_is_ahead_on_jena(reproduce, real_data):
     """Per-token and last-token readouts, three seeds; nothing is asked of mean pooling."""
     written = reproduce("jena-beta", "--quick", "--data", str(real_data))
@@ -190,3 +190,15 @@ def test_larger_beta_is_ahead_on_jena(reproduce, real_data):
     for name in "ABC":
         part = results["results"][name]["shared"]
         assert part["ahead_of_zero"]["1.0"][-1]["share"] == 1.0
+
+
+@pytest.mark.timeout(600)
+def test_deep_stacks_without_residual_connections_stall_on_sst2(reproduce, real_data):
+    written = reproduce("sst2-depth", "--quick", "--data", str(real_data))
+    results = json.loads(written["reproduce_sst2-depth_quick"].with_suffix(".json").read_text())
+    for name, trivial in (("fan-in, squared loss", 0.5), ("fan-in, log loss", np.log(2))):
+        arms = {(part["L"], part["residual"]): part for part in results["results"][name]}
+        stalled, trained = (arms[10, residual] for residual in (False, True))
+        assert np.median(stalled["shared step"]) > 0.9 * trivial
+        assert np.median(trained["shared step"]) < 0.8 * trivial
+        assert stalled["tokens start"] < 0.01 < 0.5 < trained["tokens start"]
