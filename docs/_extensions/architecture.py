@@ -40,7 +40,7 @@ ROOMS = {
     "model": ("_module", "_compute", "_fused", "_losses", "_state", "_threads", "pretrained",
               "_model_files"),
     "input to tokens": ("_input", "_tokens"),
-    "ground": ("exceptions", "_warnings", "_device", "_whole_files"),
+    "ground": ("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps"),
     "preprocessing": ("preprocessing",),
     "data sets": ("datasets",),
 }  # fmt: skip
