@@ -16,7 +16,7 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, binary_log_loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
-from sklearn_restf._shards import FULL_FIELDS, join, pool_ranks
+from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._state import NumpyState, build_module, is_weight
 from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._training import TrainingResult

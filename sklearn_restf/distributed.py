@@ -11,7 +11,7 @@ The functions here cut the data into parts, and exempt a fit from this rule.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import distributed
@@ -67,12 +67,16 @@ def rows_of_rank(n_samples: int, rank: int | None = None, size: int | None = Non
     return slice(start, start + base + (rank < more))
 
 
-@contextmanager
-def single_process() -> Iterator[None]:
+def single_process() -> AbstractContextManager[None]:
     """Train models of this process alone, whatever process group there is.
 
     For what is not done by all ranks together: a search over parameters on rank 0, or a model
     of its own on every rank.
+
+    Returns
+    -------
+    manager : context manager
+        To call ``fit`` in.
 
     Examples
     --------
@@ -85,12 +89,10 @@ def single_process() -> Iterator[None]:
     >>> model.n_iter_
     20
     """
-    with process_group(None):
-        yield
+    return process_group(None)
 
 
-@contextmanager
-def process_group(group: Any) -> Iterator[None]:
+def process_group(group: Any) -> AbstractContextManager[None]:
     """Train with the ranks of one process group, instead of all of them.
 
     Parameters
@@ -98,6 +100,11 @@ def process_group(group: Any) -> Iterator[None]:
     group : torch.distributed.ProcessGroup or None
         As made by ``torch.distributed.new_group``; this process must belong to it. None is
         :func:`single_process`.
+
+    Returns
+    -------
+    manager : context manager
+        To call ``fit`` in.
 
     Examples
     --------
@@ -107,6 +114,11 @@ def process_group(group: Any) -> Iterator[None]:
         with process_group(groups[torch.distributed.get_rank() // 2]):
             model.fit(X, y)
     """
+    return _choose(group)
+
+
+@contextmanager
+def _choose(group: Any) -> Iterator[None]:
     chosen.append(group)
     try:
         yield
