@@ -94,6 +94,7 @@ class ProcessGroup(Collective):
         self._group = group
         self.rank = distributed.get_rank(group)
         self.size = distributed.get_world_size(group)
+        self._rank_0 = 0 if group is None else distributed.get_global_rank(group, 0)
         self._buffer: Tensor | None = None  # of the sums, while training
         self._closed = False
         self._interrupted = False
@@ -110,8 +111,11 @@ class ProcessGroup(Collective):
         return [value for _, value in answers]
 
     def first(self, value: Any) -> Any:
-        """Return the value of rank 0."""
-        return self.gather(value if self.rank == 0 else None)[0]
+        """Return the value of rank 0, which may be large."""
+        self.gather(None)  # nothing but this can fail
+        values = [value]
+        self._call(distributed.broadcast_object_list, values, self._rank_0)
+        return values[0]
 
     def agree(self, facts: dict[str, Any]) -> None:
         """Raise on all ranks unless they agree on the facts, named for the message."""

@@ -62,12 +62,12 @@ def weights():
 
 
 def regressor(**parameters):
-    defaults = {"max_iter": 30, "tol": None, "random_state": 0}
+    defaults = {"max_iter": 20, "tol": None, "random_state": 0}
     return ResidualTransformerRegressor(**defaults | parameters)
 
 
 def classifier(**parameters):
-    defaults = {"max_iter": 30, "tol": None, "random_state": 0}
+    defaults = {"max_iter": 20, "tol": None, "random_state": 0}
     return ResidualTransformerClassifier(**defaults | parameters)
 
 

@@ -39,7 +39,7 @@ def main(rank, size, folder):
         init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=size,
-        timeout=datetime.timedelta(seconds=30),
+        timeout=datetime.timedelta(seconds=60),
     )
     results = {}
     everything = cases.SAME | cases.EQUAL

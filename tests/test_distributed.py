@@ -1,36 +1,42 @@
 """Training one model in several processes."""
 
+import json
 import os
 import pickle
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 from numpy.testing import assert_allclose, assert_array_equal
 
+from sklearn_restf._collective import ALONE, current_group
 from sklearn_restf.distributed import rows_of_rank
 from tests import distributed_cases as cases
+from tests.conftest import REPOSITORY
+from tests.test_packaging import run_script
 
-ROOT = Path(__file__).resolve().parent.parent
+# generous, for a machine that is busy: what hangs is ended by the ranks' own timeout
+pytestmark = pytest.mark.timeout(240)
 
 
 def spawn(size, folder):
     """Run the cases in so many processes; a rank that hangs fails here."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.distributed_worker", str(rank), str(size), str(folder)],
             env=environment,
-            cwd=ROOT,
+            cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(size)
     ]
     try:
-        errors = [process.communicate(timeout=100)[1] for process in processes]
+        errors = [process.communicate(timeout=200)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -88,7 +94,8 @@ def assert_equal_diagnostics(model, other, tolerance):
 
 @pytest.mark.parametrize(
     ("size", "name"),
-    [(2, name) for name in cases.SAME] + [(3, name) for name in cases.ALSO_THREE],
+    [(2, name) for name in cases.SAME]
+    + [pytest.param(3, name, marks=pytest.mark.slow) for name in cases.ALSO_THREE],
 )
 def test_the_model_of_several_ranks_is_that_of_one_process(results, size, name):
     case = cases.SAME[name]
@@ -160,6 +167,7 @@ def test_a_fit_of_one_process_within_a_group(results):
     assert model.loss_curve_ == whole.loss_curve_
 
 
+@pytest.mark.slow
 def test_a_group_of_some_of_the_ranks(results):
     models, whole = [rank["pair"] for rank in results(3)], cases.SAME["classes"].fit()
     for model in models:
@@ -171,6 +179,46 @@ def test_a_batched_search_is_for_one_process(results):
         kind, message = rank["search"]
         assert kind == "RuntimeError"
         assert "single_process()" in message
+
+
+@pytest.mark.slow
+def test_the_example_prints_the_same_in_one_process_and_in_two():
+    script = "examples/distributed_fit.py"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    alone, together = run_script(script), run_script(*torchrun, script)
+    assert "rank 0 trained on rows 0 to 2499" in alone
+    for rank, rows in enumerate(("0 to 1249", "1250 to 2499")):
+        assert f"rank {rank} trained on rows {rows}" in together
+    last = [
+        [line for line in text.splitlines() if line.startswith(("loss 0", "R^2"))]
+        for text in (alone, together)
+    ]
+    assert last[0] == last[1]
+    assert len(last[0]) == 2
+
+
+def test_a_group_of_one_is_one_process(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert rows_of_rank(10) == slice(0, 10)
+        assert current_group() is ALONE
+    finally:
+        dist.destroy_process_group()
+
+
+def test_figures_of_the_scaling_plan_are_those_recorded():
+    recorded = REPOSITORY / "benchmarks" / "results" / "distributed.json"
+    results = json.loads(recorded.read_text(encoding="utf-8"))["results"]
+    page = REPOSITORY / "docs" / "user_guide" / "several_machines.md"
+    rows = re.findall(r"^\| .*%; .*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plan = results["plan"]
+    assert len(rows) == len(results["costs"])
+    for row, name in zip(rows, results["costs"], strict=True):
+        figures = [*plan["10 Gbit/s"][name].values(), plan["1 Gbit/s"][name]["64"]]
+        assert row.strip("| ").split(" | ")[1:] == [
+            f"{found['efficiency_1e6']:.0%}; {found['samples_for_90_percent']:,}"
+            for found in figures
+        ]
 
 
 @pytest.mark.parametrize(("n_samples", "size"), [(10, 3), (3, 3), (1000, 7)])
