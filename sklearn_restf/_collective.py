@@ -149,7 +149,7 @@ class ProcessGroup(Collective):
         return torch.device("cpu" if "gloo" in backends or "mpi" in backends else "cuda")
 
     def sum(self, purpose: int, numbers: tuple[float, float], vector: Tensor) -> Tensor:
-        """Return two numbers and a vector of parameters' size, summed over the ranks.
+        """Return two numbers and a vector of the parameters' size, summed over the ranks.
 
         Raises
         ------
@@ -184,16 +184,22 @@ class ProcessGroup(Collective):
             self._raise_failure(self._exchange(("", None)))
         return flags
 
-    def finish(self, result: Any) -> Any:
-        """End training on all ranks, and return the result of rank 0."""
-        wishes = {"interrupted": INTERRUPTED, "callback": CALLBACK}
+    def end(self, reason: str = "") -> None:
+        """Make an end of sums, on all ranks."""
+        wish = {"interrupted": INTERRUPTED, "callback": CALLBACK}.get(reason)
         while True:  # others may still be in an iteration, and end because of this
             assert self._buffer is not None
             self._buffer.zero_()
-            if self._reduce(END, wishes.get(result.stop_reason))[END] == self.size:
+            if self._reduce(END, wish)[END] == self.size:
                 break
         self._buffer = None
-        self._interrupted = self._interrupted and result.stop_reason != "interrupted"
+        self._interrupted = self._interrupted and reason != "interrupted"
+
+    def finish(self, result: Any) -> Any:
+        """End training on all ranks, and return the result of rank 0."""
+        if self._buffer is None:  # an interrupt before the first exchange
+            raise KeyboardInterrupt
+        self.end(result.stop_reason)
         return self.first(result)
 
     # --- failures ---------------------------------------------------------------------

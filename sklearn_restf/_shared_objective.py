@@ -46,13 +46,26 @@ class SharedObjective(Objective):
         super().__init__(module, batches, loss, alpha)
         self.group, self.valid = group, valid
         self.validation = math.nan  # at the last evaluated point
+        self.has_begun = False
         self._total = torch.zeros_like(self.gradient)
-        group.begin(len(self.theta), self.theta.device)
+
+    def begin(self) -> None:
+        """Begin exchanging sums."""
+        self.has_begun = True
+        self.group.begin(len(self.theta), self.theta.device)
+
+    def gauss_newton_norm(self, max_iter: int = 30, tol: float = 1e-3) -> float:
+        """Return ||J||^2 of the weighted mean loss over the samples of all ranks."""
+        self.begin()
+        norm = super().gauss_newton_norm(max_iter, tol)
+        self.group.end()
+        self.has_begun = False
+        return norm
 
     def evaluate(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the objective of all ranks at `theta`, with the gradient pending."""
         current = self.gradient.clone()  # a step that is refused goes back to it
-        value = self._engine.evaluate()
+        value = self._engine.evaluate(float)
         self.gradient.zero_()
         self._engine.add_gradient()
         validation = 0.0 if self.valid is None else self.samples_loss(self.valid)

@@ -29,6 +29,7 @@ from sklearn_restf._observers import Observers, StoppedByCallback
 from sklearn_restf._progress import Progress
 from sklearn_restf._shared_objective import SharedObjective
 from sklearn_restf._state import NumpyState, state_of
+from sklearn_restf._training_state import restore, state_of_training
 
 BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
 
@@ -217,12 +218,14 @@ class FullBatchNet(NeuralNet):
         try:
             if observers:
                 observers.train_begin()
+            self._join()
             if not result.losses:  # a checkpoint may have put the run past its start
                 self._start(result, best, observers)
             if result.stop_reason != "diverged":
                 self._loop(result, best, observers)
         except StoppedByCallback:
             result.stop_reason = "callback"
+            self._join()
             if not result.losses:
                 self._start(result, best, None)
         except KeyboardInterrupt:
@@ -237,6 +240,12 @@ class FullBatchNet(NeuralNet):
             result.stop_reason = stopped.reason
         self._finish(result, best, observers)
         return self.group.finish(result)
+
+    def _join(self) -> None:
+        """Start where rank 0 starts, which may have a checkpoint."""
+        if isinstance(self.objective_, SharedObjective) and not self.objective_.has_begun:
+            restore(self, self.objective_.group.first(state_of_training(self)))
+            self.objective_.begin()
 
     def _start(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Visit the initial point."""

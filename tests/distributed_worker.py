@@ -11,6 +11,7 @@ import numpy as np
 import torch.distributed as dist
 
 from sklearn_restf import ResidualTransformerClassifierCV
+from sklearn_restf.callbacks import TrainingCheckpoint
 from sklearn_restf.distributed import process_group, single_process
 from tests import distributed_cases as cases
 
@@ -27,10 +28,14 @@ def outcome(function):
     return value
 
 
-def own_model(rank):
-    """Fit alone, on one rank only."""
-    with single_process():
-        return cases.SAME["table"].fit() if rank == 0 else None
+def resumed(rank, size, folder):
+    """Fit, and go on from a checkpoint that only rank 0 has."""
+    for max_iter in (8, 20):
+        checkpoint = TrainingCheckpoint(folder / "checkpoint", every=2)
+        model = cases.regressor(max_iter=max_iter, callbacks=[checkpoint] if rank == 0 else None)
+        case = cases.SAME["table"]
+        model.fit(cases.shard(case.X, rank, size), cases.shard(case.y, rank, size))
+    return model
 
 
 def main(rank, size, folder):
@@ -51,6 +56,7 @@ def main(rank, size, folder):
     for name, case in everything.items():
         results[name] = outcome(lambda case=case: case.fit(rank, size))
     if size == 2:
+        results["resumed"] = outcome(lambda: resumed(rank, size, folder))
         search = ResidualTransformerClassifierCV()
         results["search"] = outcome(lambda: search.fit(cases.X, cases.two_labels()))
         if rank == 0:

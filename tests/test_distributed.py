@@ -156,6 +156,14 @@ def test_all_ranks_end_when_one_wants_to(results, name):
     assert warned == (reason == "interrupted")
 
 
+def test_all_ranks_go_on_from_the_checkpoint_of_rank_0(results):
+    models = [rank["resumed"] for rank in results(2)]
+    assert_same_on_all_ranks(models)
+    whole = cases.SAME["table"].fit()
+    assert models[0].n_iter_ == 20
+    assert_allclose(models[1].loss_curve_, whole.loss_curve_, rtol=1e-9)
+
+
 def test_a_rank_that_dies_ends_the_fit(results):
     kind, message = results(2)[0]["death"]
     assert kind == "RankError"
