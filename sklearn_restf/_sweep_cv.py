@@ -14,6 +14,7 @@ from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._collective import current_group
 from sklearn_restf._input import RawTokens, read_sample_weight
 from sklearn_restf._parameters import BOOL, Constraint, is_bool, one_of
 from sklearn_restf._samples import Samples
@@ -76,6 +77,13 @@ class BetaSweepMixin(ResidualTransformerBase):
 
     def _sweep(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         """Cross-validate, choose, refit."""
+        if current_group().size > 1:
+            raise RuntimeError(
+                f"{type(self).__name__} searches in one process, and this one belongs to a "
+                "torch.distributed process group. Search on one rank, within "
+                "sklearn_restf.distributed.single_process(), then fit "
+                f"{self._plain.__name__} on all ranks; or search by joblib, on dask."
+            )
         self._check_parameters()
         tokens = self._read_X(X, reset=True)
         weight = read_sample_weight(sample_weight, tokens.n_samples, self)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._input import RawTokens, token_index
 from sklearn_restf._memory_maps import release
 
@@ -86,12 +87,18 @@ class TokenLayout:
 
 
 def plan_layout(
-    tokens: RawTokens, *, n_tokens: int | str, standardize: bool, weight: np.ndarray
+    tokens: RawTokens,
+    *,
+    n_tokens: int | str,
+    standardize: bool,
+    weight: np.ndarray,
+    group: Collective = ALONE,
 ) -> TokenLayout:
-    """Decide how the training samples become tokens."""
+    """Decide how the training samples (those of all ranks) become tokens."""
     values = tokens.values
     if tokens.lengths is not None:
-        layout = TokenLayout("ragged", values.shape[1], None, int(tokens.lengths.max()))
+        longest = max(group.gather(int(tokens.lengths.max())))
+        layout = TokenLayout("ragged", values.shape[1], None, longest)
         channel_weight = np.repeat(weight, tokens.lengths)
     elif values.ndim == 3:
         layout = TokenLayout("windows", values.shape[2], values.shape[1], values.shape[1])
@@ -108,18 +115,18 @@ def plan_layout(
         channel_weight = weight
     if not standardize:
         return layout
-    mean, scale = weighted_moments(tokens, channel_weight)
+    mean, scale = weighted_moments(tokens, channel_weight, group=group)
     # constant channels are centred, and left unscaled
     return replace(layout, mean=mean, scale=np.where(scale > 0, scale, 1.0))
 
 
 def weighted_moments(
-    tokens: RawTokens, weight: np.ndarray, name: str = "X"
+    tokens: RawTokens, weight: np.ndarray, name: str = "X", *, group: Collective = ALONE
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted mean and standard deviation per channel (0 where constant).
 
     Read slice by slice, in float64, scaled by the largest deviation first so that neither
-    1e-300 nor 1e300 is lost in the square.
+    1e-300 nor 1e300 is lost in the square. The moments are those of the samples of all ranks.
     """
 
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -131,11 +138,14 @@ def weighted_moments(
                 values = values.reshape(-1, values.shape[2])
             yield values, row_weight
 
-    total = weight.sum()
+    total = group.total(weight.sum())
     mean, low, high = 0.0, np.inf, -np.inf
     for values, row_weight in pieces():
         mean = mean + row_weight @ values
         low, high = np.minimum(low, values.min(axis=0)), np.maximum(high, values.max(axis=0))
+    mean = group.total(mean)
+    low = np.minimum.reduce(group.gather(low))
+    high = np.maximum.reduce(group.gather(high))
     mean = np.clip(mean, low, high)  # a mean outside the range is rounding
     with np.errstate(over="ignore"):
         spread = np.maximum(high - mean, mean - low)
@@ -148,7 +158,7 @@ def weighted_moments(
     variance = 0.0
     for values, row_weight in pieces():
         variance = variance + row_weight @ ((values - mean) / safe_spread) ** 2
-    scale = safe_spread * np.sqrt(variance)
+    scale = safe_spread * np.sqrt(group.total(variance))
     # a channel whose variation is rounding of its mean is constant
     constant = (spread == 0) | (scale <= 10 * np.finfo(np.float64).eps * np.abs(mean))
     return mean, np.where(constant, 0.0, scale)

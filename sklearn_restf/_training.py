@@ -19,6 +19,7 @@ from skorch import NeuralNet
 
 from sklearn_restf._batches import Batches
 from sklearn_restf._best import Best
+from sklearn_restf._collective import ALONE, Collective, ProcessGroup, StoppedByPeer
 from sklearn_restf._descent import FIRST_RATE, GROWTH
 from sklearn_restf._descent_ahead import choose_descent
 from sklearn_restf._losses import Loss, probabilities
@@ -26,7 +27,9 @@ from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective
 from sklearn_restf._observers import Observers, StoppedByCallback
 from sklearn_restf._progress import Progress
+from sklearn_restf._shared_objective import SharedObjective
 from sklearn_restf._state import NumpyState, state_of
+from sklearn_restf._training_state import restore, state_of_training
 
 BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
 
@@ -105,6 +108,8 @@ class FullBatchNet(NeuralNet):
         scikit-learn's callback protocol, see :data:`IterationHooks`.
     progress : callable or None
         Wraps the iterations, see :mod:`sklearn_restf._progress`.
+    group : Collective
+        The processes that hold the other samples.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class FullBatchNet(NeuralNet):
         callbacks: list[Any] | None = None,
         hooks: IterationHooks | None = None,
         progress: Progress | None = None,
+        group: Collective = ALONE,
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(
@@ -136,6 +142,7 @@ class FullBatchNet(NeuralNet):
         self.warm_start_from = warm_start_from
         self.hooks = hooks
         self.progress = progress
+        self.group = group
 
     @property
     def _default_callbacks(self) -> list[Any]:
@@ -146,7 +153,13 @@ class FullBatchNet(NeuralNet):
         if self.train is None:
             return super().initialize_optimizer()
         settings = self.settings
-        self.objective_ = Objective(self.module_, self.train, settings.loss, settings.alpha)
+        problem = self.module_, self.train, settings.loss, settings.alpha
+        if isinstance(self.group, ProcessGroup):
+            self.objective_: Objective = SharedObjective(
+                *problem, group=self.group, valid=self.valid
+            )
+        else:
+            self.objective_ = Objective(*problem)
         rate = settings.learning_rate
         lr: float = FIRST_RATE if isinstance(rate, str) else rate
         velocity = None
@@ -205,12 +218,14 @@ class FullBatchNet(NeuralNet):
         try:
             if observers:
                 observers.train_begin()
+            self._join()
             if not result.losses:  # a checkpoint may have put the run past its start
                 self._start(result, best, observers)
             if result.stop_reason != "diverged":
                 self._loop(result, best, observers)
         except StoppedByCallback:
             result.stop_reason = "callback"
+            self._join()
             if not result.losses:
                 self._start(result, best, None)
         except KeyboardInterrupt:
@@ -218,8 +233,19 @@ class FullBatchNet(NeuralNet):
                 raise
             result.drop_unfinished()
             result.stop_reason = "interrupted"
+        except StoppedByPeer as stopped:
+            if not result.gradient_norms:
+                raise KeyboardInterrupt from stopped
+            result.drop_unfinished()
+            result.stop_reason = stopped.reason
         self._finish(result, best, observers)
-        return result
+        return self.group.finish(result)
+
+    def _join(self) -> None:
+        """Start where rank 0 starts, which may have a checkpoint."""
+        if isinstance(self.objective_, SharedObjective) and not self.objective_.has_begun:
+            restore(self, self.objective_.group.first(state_of_training(self)))
+            self.objective_.begin()
 
     def _start(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Visit the initial point."""
@@ -320,8 +346,7 @@ class FullBatchNet(NeuralNet):
 
     def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation set, without penalty."""
-        with torch.no_grad():
-            value = sum((float(self.objective_.batch_loss(batch)) for batch in valid), 0.0)
+        value = self.objective_.validation_loss(valid)
         return math.inf if math.isnan(value) else value
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:

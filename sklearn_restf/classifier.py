@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._input import RawTokens, as_numpy, check_length, validating
 from sklearn_restf._losses import (
@@ -24,6 +25,7 @@ from sklearn_restf._losses import (
     squared_error,
 )
 from sklearn_restf._parameters import instance_of, one_of
+from sklearn_restf._shards import class_weights, common_labels
 from sklearn_restf._sklearn_callbacks import with_callbacks
 
 
@@ -447,10 +449,15 @@ or list of arrays of shape (n_tokens_i, features)
     def _stratify(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def _class_weight(
+        self, y: np.ndarray, weight: np.ndarray, group: Collective = ALONE
+    ) -> np.ndarray:
         if self.class_weight is None:
             return weight
-        weight = weight * compute_sample_weight(self.class_weight, y)
+        class_weight = self.class_weight
+        if group.size > 1:
+            class_weight = class_weights(class_weight, y, group)
+        weight = weight * compute_sample_weight(class_weight, y)
         if not weight.any():
             raise ValueError(
                 f"class_weight={self.class_weight!r} leaves no sample a weight above zero."
@@ -460,8 +467,10 @@ or list of arrays of shape (n_tokens_i, features)
     def _placeholder_targets(self, tokens: RawTokens) -> np.ndarray:
         return np.zeros(tokens.n_samples, dtype=int)
 
-    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
-        self.classes_ = np.unique(y)
+    def _learn_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
+        self.classes_ = np.unique(y) if group.size == 1 else common_labels(y, group)
         self.n_outputs_ = 1
 
     def _encode_targets(
@@ -478,14 +487,18 @@ or list of arrays of shape (n_tokens_i, features)
             return np.where(index == 1, 1.0, -1.0)[:, None]
         return np.eye(len(self.classes_))[index]
 
-    def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def _initial_bias(
+        self, encoded: np.ndarray, weight: np.ndarray, group: Collective = ALONE
+    ) -> np.ndarray:
         """Start from the class frequencies."""
+        total = group.total(weight.sum())
         if self.loss == "squared_error":
-            return weight @ encoded / weight.sum()
+            return group.total(weight @ encoded) / total
         binary = self._loss_function() is binary_log_loss
         shares = weight @ (np.hstack([encoded < 0, encoded > 0]) if binary else encoded)
+        shares = group.total(shares)
         # a class of next to no weight has a share that is zero but for rounding
-        logs = np.log(np.maximum(shares / weight.sum(), np.finfo(np.float64).tiny))
+        logs = np.log(np.maximum(shares / total, np.finfo(np.float64).tiny))
         return logs[1:] - logs[:1] if binary else logs
 
     def _class_indices(self, y: np.ndarray) -> np.ndarray:

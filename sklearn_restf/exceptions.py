@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["DivergenceError", "RankCollapseWarning"]
+__all__ = ["DivergenceError", "RankCollapseWarning", "RankError"]
 
 
 class DivergenceError(ValueError):
@@ -59,3 +59,34 @@ class RankCollapseWarning(UserWarning):
     >>> from sklearn_restf.exceptions import RankCollapseWarning
     >>> warnings.simplefilter("ignore", RankCollapseWarning)
     """
+
+
+class RankError(RuntimeError):
+    """Raised by ``fit`` on the ranks of a process group when another of them fails.
+
+    The rank that failed raises its own error; the others raise this one, which quotes it, and
+    none waits for ever. See :mod:`sklearn_restf.distributed`.
+
+    Parameters
+    ----------
+    *args : object
+        The message, as of every exception.
+    rank : int, default=0
+        See the attribute.
+
+    Attributes
+    ----------
+    rank : int
+        The rank that failed.
+
+    Examples
+    --------
+    >>> from sklearn_restf.exceptions import RankError
+    >>> error = RankError("Rank 1 could not go on: ValueError: Input X contains NaN.", rank=1)
+    >>> error.rank
+    1
+    """
+
+    def __init__(self, *args: Any, rank: int = 0) -> None:
+        super().__init__(*args)
+        self.rank = rank

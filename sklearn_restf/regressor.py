@@ -13,6 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils import Tags
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._input import (
     RawTokens,
     read_sample_weight,
@@ -396,11 +397,13 @@ or list of arrays of shape (n_tokens_i, features)
             return np.zeros(tokens.n_samples)
         return np.zeros(tokens.values.shape[: 2 if tokens.lengths is None else 1])
 
-    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
+    def _learn_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
         columns = self._columns(y, tokens)
         if self.pooling == "none" and tokens.lengths is not None:
             weight = np.repeat(weight, tokens.lengths)
-        mean, scale = weighted_moments(RawTokens(columns), weight, "y")
+        mean, scale = weighted_moments(RawTokens(columns), weight, "y", group=group)
         self._target = TargetScaling(mean, scale, self._is_single(y, tokens))
         self.n_outputs_ = columns.shape[-1]
 

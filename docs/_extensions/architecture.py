@@ -27,7 +27,7 @@ ROOMS = {
     "estimators": ("regressor", "classifier", "_theorem"),
     "fit, step by step": (
         *("_base", "_constraints", "_parameters", "_reporting", "_samples", "_prediction"),
-        *("_sklearn_callbacks", "_skorch_callbacks", "_validation_split"),
+        *("_sklearn_callbacks", "_skorch_callbacks", "_validation_split", "_shards"),
     ),
     "diagnostics": (
         *("_diagnos", "_fit_diagnostics", "_advice", "_certificate", "_rates", "_spectra"),
@@ -35,11 +35,13 @@ ROOMS = {
     ),
     "gradient descent": (
         *("_training", "_descent", "_objective", "_batches", "_observers", "_progress"),
-        *("_problem", "_distributed", "distributed", "_best", "_checkpoint", "_fit_identity"),
+        *("_problem", "_best", "_checkpoint", "_fit_identity"),
+        *("_shared_objective", "_pooled_samples"),
     ),
     "model": ("_module", "_compute", "_fused", "_losses", "_state", "_threads", "pretrained",
               "_model_files"),
     "input to tokens": ("_input", "_tokens"),
+    "several processes": ("_collective", "distributed"),
     "ground": ("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps"),
     "preprocessing": ("preprocessing",),
     "data sets": ("datasets",),
