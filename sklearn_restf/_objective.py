@@ -7,7 +7,9 @@ operations whatever the number of layers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,8 +64,10 @@ class Objective:
             self.parameters, self.views(self.theta), self.views(self.gradient), strict=True
         ):
             parameter.data, parameter.grad = value, gradient
-        engine = _ClosedForm if closed_form and is_supported(module.config) else _Autograd
-        self._engine = engine(self)
+        self._engine_class = (
+            _ClosedForm if closed_form and is_supported(module.config) else _Autograd
+        )
+        self._engine: Any = self._engine_class(self)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return one view of a flat vector per parameter."""
@@ -89,12 +93,30 @@ class Objective:
         cheaper than a second forward pass, since most steps are. `read` turns a tensor of one
         number into a float, which waits for the device, or leaves it as it is.
         """
-        return self._engine.evaluate(read) + self.penalty(read)
+        return self._in_chunks(lambda: self._engine.evaluate(read)) + self.penalty(read)
 
     def differentiate(self) -> None:
         """Write the gradient at the last evaluated point into `gradient`."""
         torch.mul(self.decay, self.theta, out=self.gradient)
+        engine = self._engine
+        self._in_chunks(lambda: self._add_gradient(engine))
+
+    def _add_gradient(self, evaluated: Any) -> None:
+        if self._engine is not evaluated:  # another one, with smaller chunks
+            torch.mul(self.decay, self.theta, out=self.gradient)
+            self._engine.evaluate(float)
         self._engine.add_gradient()
+
+    def _in_chunks(self, call: Callable[[], Any]) -> Any:
+        """Call; where memory does not suffice, again and with smaller chunks: same result."""
+        while True:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                return call()
+            if self.theta.is_cuda and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("out of memory while a graph is captured")
+            self._engine = None  # lets go of what it keeps
+            self.batches.halve()
+            self._engine = self._engine_class(self)
 
     def zero_frozen(self, *vectors: Tensor) -> None:
         """Zero the gradient (and other flat vectors) at parameters that a callback froze."""
@@ -119,14 +141,18 @@ class Objective:
         eigenvalue = 0.0
         for _ in range(max_iter):
             vector = vector / vector.norm()
-            product = torch.zeros_like(vector)
-            for batch in self.batches:
-                product += self._gauss_newton_product(batch, vector)
+            product = self._in_chunks(partial(self._gauss_newton_sum, vector))
             previous, eigenvalue = eigenvalue, float(product.norm())
             vector = product
             if eigenvalue == 0 or abs(eigenvalue - previous) <= tol * eigenvalue:
                 break
         return curvature_bound(self.loss) * eigenvalue + self.alpha
+
+    def _gauss_newton_sum(self, vector: Tensor) -> Tensor:
+        product = torch.zeros_like(vector)
+        for batch in self.batches:
+            product += self._gauss_newton_product(batch, vector)
+        return product
 
     def _gauss_newton_product(self, batch: Batch, vector: Tensor) -> Tensor:
         output = self.module(batch.x, batch.mask)

@@ -17,7 +17,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from skorch import NeuralNet
 
-from sklearn_restf._batches import Batches
+from sklearn_restf._batches import Batches, with_less_memory
 from sklearn_restf._best import Best
 from sklearn_restf._descent import FIRST_RATE, GROWTH
 from sklearn_restf._descent_ahead import choose_descent
@@ -321,13 +321,17 @@ class FullBatchNet(NeuralNet):
     def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation set, without penalty."""
         with torch.no_grad():
-            value = sum((float(self.objective_.batch_loss(batch)) for batch in valid), 0.0)
+            value = with_less_memory(
+                valid, lambda: sum(float(self.objective_.batch_loss(batch)) for batch in valid)
+            )
         return math.inf if math.isnan(value) else value
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:
         """Return the predictions for all samples, in their order, NaN at padding."""
         with torch.no_grad():
-            pieces = [self.objective_.predict(batch) for batch in batches]
+            pieces = with_less_memory(
+                batches, lambda: [self.objective_.predict(batch) for batch in batches]
+            )
         if len(pieces) == 1:
             return pieces[0]
         longest = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]
