@@ -7,9 +7,11 @@ goes into padding.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +94,10 @@ class Batches:
             chunk_size = max(1, int(CHUNK_BYTES // per_sample))
         self.row_sets = row_sets(tokens, chunk_size)
         cached = tokens.values.size * itemsize <= CACHE_BYTES
-        self._cache = [self._batch(rows) for rows in self.row_sets] if cached else None
+        self._cache: list[Batch] | None = None
+        if cached:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                self._cache = [self._batch(rows) for rows in self.row_sets]
 
     def __len__(self) -> int:
         return self.tokens.n_samples
@@ -101,6 +106,20 @@ class Batches:
     def is_cached(self) -> bool:
         """Whether the same tensors are seen in every iteration."""
         return self._cache is not None
+
+    def halve(self) -> None:
+        """Cut the samples into chunks of half the size, since memory did not suffice."""
+        self._cache, self.keeps_graph = None, False  # as little memory as possible
+        sizes = [len(np.arange(len(self))[rows]) for rows in self.row_sets]
+        if max(sizes) == 1:
+            raise MemoryError(
+                f"Not even one sample at a time fits into the memory of {self.device}. Use shorter "
+                "samples (attention is quadratic in the number of tokens), a smaller d_model or "
+                "d_ff, or device='cpu'."
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.row_sets = row_sets(self.tokens, -(-max(sizes) // 2))
 
     def __iter__(self) -> Iterator[Batch]:
         if self._cache is not None:
@@ -115,6 +134,14 @@ class Batches:
             return torch.from_numpy(np.ascontiguousarray(values)).to(self.dtype).to(self.device)
 
         return Batch(x, mask, tensor(y), tensor(self.weight[rows]), rows)
+
+
+def with_less_memory(batches: Batches, call: Callable[[], Any]) -> Any:
+    """Call; where the device's memory does not suffice, again and with smaller chunks."""
+    while True:
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            return call()
+        batches.halve()
 
 
 def activation_bytes(config: ModuleConfig, T: int, itemsize: int) -> int:

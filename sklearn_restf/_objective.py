@@ -7,14 +7,16 @@ operations whatever the number of layers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sklearn_restf import _compute
-from sklearn_restf._batches import Batch, Batches
+from sklearn_restf._batches import Batch, Batches, with_less_memory
 from sklearn_restf._fused import FusedLayer, is_supported
 from sklearn_restf._losses import Loss, curvature_bound, loss_and_slope
 from sklearn_restf._module import ResidualTransformer
@@ -62,8 +64,10 @@ class Objective:
             self.parameters, self.views(self.theta), self.views(self.gradient), strict=True
         ):
             parameter.data, parameter.grad = value, gradient
-        engine = _ClosedForm if closed_form and is_supported(module.config) else _Autograd
-        self._engine = engine(self)
+        self._engine_class = (
+            _ClosedForm if closed_form and is_supported(module.config) else _Autograd
+        )
+        self._engine: Any = self._engine_class(self)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return one view of a flat vector per parameter."""
@@ -81,7 +85,9 @@ class Objective:
     def samples_loss(self, batches: Batches) -> float:
         """Return the weighted loss of any samples, without penalty and gradient."""
         with torch.no_grad():
-            return sum((float(self.batch_loss(batch)) for batch in batches), 0.0)
+            return with_less_memory(
+                batches, lambda: sum((float(self.batch_loss(batch)) for batch in batches), 0.0)
+            )
 
     def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation samples at the last evaluated point."""
@@ -98,12 +104,30 @@ class Objective:
         cheaper than a second forward pass, since most steps are. `read` turns a tensor of one
         number into a float, which waits for the device, or leaves it as it is.
         """
-        return self._engine.evaluate(read) + self.penalty(read)
+        return self._in_chunks(lambda: self._engine.evaluate(read)) + self.penalty(read)
 
     def differentiate(self) -> None:
         """Write the gradient at the last evaluated point into `gradient`."""
         torch.mul(self.decay, self.theta, out=self.gradient)
+        engine = self._engine
+        self._in_chunks(lambda: self._add_gradient(engine))
+
+    def _add_gradient(self, evaluated: Any) -> None:
+        if self._engine is not evaluated:  # another one, with smaller chunks
+            torch.mul(self.decay, self.theta, out=self.gradient)
+            self._engine.evaluate(float)
         self._engine.add_gradient()
+
+    def _in_chunks(self, call: Callable[[], Any]) -> Any:
+        """Call; where memory does not suffice, again and with smaller chunks: same result."""
+        while True:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                return call()
+            if self.theta.is_cuda and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("out of memory while a graph is captured")
+            self._engine = None  # lets go of what it keeps
+            self.batches.halve()
+            self._engine = self._engine_class(self)
 
     def zero_frozen(self, *vectors: Tensor) -> None:
         """Zero the gradient (and other flat vectors) at parameters that a callback froze."""
@@ -137,6 +161,9 @@ class Objective:
 
     def gauss_newton_product(self, vector: Tensor) -> Tensor:
         """Return ``J^T W J`` times a vector of parameters."""
+        return self._in_chunks(partial(self._gauss_newton_sum, vector))
+
+    def _gauss_newton_sum(self, vector: Tensor) -> Tensor:
         product = torch.zeros_like(vector)
         for batch in self.batches:
             product += self._gauss_newton_product(batch, vector)

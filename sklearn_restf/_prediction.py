@@ -38,10 +38,13 @@ def predict_tokens(
             try:
                 x, mask = layout.batch(tokens, rows, torch.float64, device)
                 output = _compute.forward(module, x, mask).cpu().numpy()
-            except torch.cuda.OutOfMemoryError:
+            except torch.cuda.OutOfMemoryError as error:
                 index = np.arange(tokens.n_samples)[rows]
                 if len(index) == 1:
-                    raise
+                    raise MemoryError(
+                        f"Not even one sample at a time fits into the memory of {device}. Predict "
+                        "for shorter samples, or fit with device='cpu'."
+                    ) from error
                 torch.cuda.empty_cache()
                 pending += np.array_split(index, 2)[::-1]
                 continue

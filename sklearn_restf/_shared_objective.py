@@ -65,15 +65,20 @@ class SharedObjective(Objective):
     def evaluate(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the objective of all ranks at `theta`, with the gradient pending."""
         current = self.gradient.clone()  # a step that is refused goes back to it
-        value = self._engine.evaluate(float)
-        self.gradient.zero_()
-        self._engine.add_gradient()
+        value = self._in_chunks(self._own_part)
         validation = 0.0 if self.valid is None else self.samples_loss(self.valid)
         total = self.group.sum(EVALUATE, (value, validation), self.gradient)
         self.gradient.copy_(current)
         value, self.validation = total[:2].tolist()
         self._total.copy_(total[2:])
         return value + self.penalty(read)
+
+    def _own_part(self) -> float:
+        """Return the loss of this rank's samples, their gradient in `gradient`."""
+        value = self._engine.evaluate(float)
+        self.gradient.zero_()
+        self._engine.add_gradient()
+        return value
 
     def differentiate(self) -> None:
         """Write the gradient at the last evaluated point into `gradient`."""

@@ -17,7 +17,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from skorch import NeuralNet
 
-from sklearn_restf._batches import Batches
+from sklearn_restf._batches import Batches, with_less_memory
 from sklearn_restf._best import Best
 from sklearn_restf._collective import ALONE, Collective, ProcessGroup, StoppedByPeer
 from sklearn_restf._descent import FIRST_RATE, GROWTH
@@ -352,7 +352,9 @@ class FullBatchNet(NeuralNet):
     def predict_batches(self, batches: Batches) -> torch.Tensor:
         """Return the predictions for all samples, in their order, NaN at padding."""
         with torch.no_grad():
-            pieces = [self.objective_.predict(batch) for batch in batches]
+            pieces = with_less_memory(
+                batches, lambda: [self.objective_.predict(batch) for batch in batches]
+            )
         if len(pieces) == 1:
             return pieces[0]
         longest = [max(sizes) for sizes in zip(*(piece.shape[1:] for piece in pieces), strict=True)]

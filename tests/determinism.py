@@ -1,0 +1,95 @@
+"""How far apart two fits of the same thing end: by threads, chunks, processes and precision."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+
+N, T, D = 400, 8, 16
+ITERATIONS = 20
+RNG = np.random.default_rng(0)
+WINDOWS = RNG.standard_normal((N, T, D))
+RAGGED = [x[: 1 + i % T] for i, x in enumerate(WINDOWS)]
+Y = WINDOWS[:, 0, 0] + 0.5 * WINDOWS[:, 0, 1] ** 2
+LABELS = np.digitize(Y, [0.0, 1.0])
+COMMON = {"max_iter": ITERATIONS, "tol": None, "device": "cpu", "random_state": 0, "d_ff": 64}
+
+#: name: (class, X, y, parameters)
+RUNS = {
+    "one layer": (ResidualTransformerRegressor, WINDOWS, Y, {}),
+    "three layers, LayerNorm": (
+        ResidualTransformerRegressor,
+        WINDOWS,
+        Y,
+        {"n_layers": 3, "layer_norm": True, "n_heads": 2, "activation": "gelu"},
+    ),
+    "ragged, three classes": (ResidualTransformerClassifier, RAGGED, LABELS, {"n_layers": 2}),
+}
+
+
+def output(name, **changes):
+    """Fit and return what is predicted for the training samples."""
+    make, X, y, parameters = RUNS[name]
+    estimator = make(**COMMON | parameters | changes).fit(X, y)
+    return estimator.predict_proba(X) if hasattr(estimator, "classes_") else estimator.predict(X)
+
+
+def difference(a, b):
+    """Return the largest difference, in units of the spread of what is predicted."""
+    return float(np.abs(a - b).max() / b.std())
+
+
+def started(name, n_threads, changes=None):
+    """Start a process of so many threads that fits; see :func:`collect`."""
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
+        "OMP_NUM_THREADS": str(n_threads),
+        "MKL_NUM_THREADS": str(n_threads),
+        "OMP_WAIT_POLICY": "passive",  # where other work holds the cores, waiting is slow
+    }
+    code = [sys.executable, "-m", "tests.determinism", name, repr(changes or {})]
+    return subprocess.Popen(code, env=environment, cwd=environment["PYTHONPATH"],
+                            stdout=subprocess.PIPE)  # fmt: skip
+
+
+def collect(process):
+    """Return what the fit of a started process predicts."""
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return np.load(io.BytesIO(printed))
+
+
+def on_threads(name, count):
+    """Fit on so many threads."""
+    return collect(started(name, count))
+
+
+def at_once(name):
+    """Fit in two processes at once."""
+    return [collect(process) for process in [started(name, 1) for _ in range(2)]][1]
+
+
+#: what is changed: (how to fit, largest difference promised)
+CHANGES = {
+    "nothing": (output, 0.0),
+    "another process, two at once": (at_once, 0.0),
+    "2 threads": (lambda name: on_threads(name, 2), 1e-9),
+    "4 threads": (lambda name: on_threads(name, 4), 1e-9),
+    "chunks of 100 samples": (lambda name: output(name, chunk_size=100), 1e-9),
+    "chunks of 7 samples": (lambda name: output(name, chunk_size=7), 1e-9),
+    "float32": (lambda name: output(name, dtype="float32"), 1e-3),
+}
+
+
+if __name__ == "__main__":
+    from sklearn_restf import _threads
+
+    _threads.SMALL_WORK = 0  # or the fit would take one thread, being small
+    np.save(sys.stdout.buffer, output(sys.argv[1], **eval(sys.argv[2])))
