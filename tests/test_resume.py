@@ -16,6 +16,7 @@ from skorch.callbacks import Callback, Checkpoint, LoadInitState
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf import _checkpoint as checkpoint_module
+from sklearn_restf import _training_state as state_module
 from sklearn_restf._best import Best
 from sklearn_restf._whole_files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
@@ -317,7 +318,7 @@ def test_other_nets_are_refused(file):
 
 
 def test_a_newer_format_is_refused(file, monkeypatch):
-    monkeypatch.setattr(checkpoint_module, "FORMAT_VERSION", 99)
+    monkeypatch.setattr(state_module, "FORMAT_VERSION", 99)
     regressor(TrainingCheckpoint(file)).fit(X, Y)
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"newer sklearn-restf \(its format is 99, known here"):
