@@ -28,9 +28,9 @@ help:
 	@echo "make demo                 train for several residual strengths, print the table, draw ./demo/"
 	@echo "make test                 the tests, in minutes"
 	@echo "make test-all             the slow tests and the randomised search as well"
-	@echo "make fuzz                 the randomised search for failures, long"
+	@echo "make fuzz                 the randomised search for failures, 20,000 cases (FUZZ_CASES, FUZZ_SEED)"
 	@echo "make test-ecosystem       together with skrub, optuna, mlflow, ... in an environment of their own"
-	@echo "make test-sklearn-matrix  the scikit-learn contract on scikit-learn $(SKLEARN_VERSIONS)"
+	@echo "make test-sklearn-matrix  the scikit-learn contract, and saved models, on scikit-learn $(SKLEARN_VERSIONS)"
 	@echo "make test-lowest          the tests with the oldest supported dependencies (downloads gigabytes)"
 	@echo "make lint                 ruff and mypy"
 	@echo "make bench                the benchmarks; figures go to benchmarks/results/"
@@ -90,7 +90,9 @@ test-sklearn-%: .sklearn/%/.installed $(INSTALLED)
 		'import sklearn; v = sklearn.__version__; assert v == "$*", v'
 	PYTHONPATH=$(CURDIR)/.sklearn/$* $(PYTEST) -m sklearn_contract -W ignore::DeprecationWarning
 
+# At the end, each reads the models that the others wrote.
 test-sklearn-matrix: $(foreach version,$(SKLEARN_VERSIONS),test-sklearn-$(version))
+	$(PYTEST) tests/test_persistence_versions.py
 
 .PRECIOUS: .sklearn/%/.installed
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -480,6 +481,11 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         state = super().__getstate__()
         state.pop("_fitted_callbacks", None)
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # parameters that came after the file was written have their defaults
+        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
+        super().__setstate__(defaults | state)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

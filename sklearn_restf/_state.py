@@ -7,7 +7,9 @@ to pickle; modules are rebuilt from them on demand.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,10 @@ from sklearn_restf._tokens import TokenLayout
 from sklearn_restf.pretrained import gpt2_block_state
 
 NumpyState = dict[str, np.ndarray]
+
+FORMAT_VERSION = 1
+# what brings the state of a FittedModel of a format into the next one
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
 def is_weight(name: str) -> bool:
@@ -106,7 +112,24 @@ class FittedModel:
     loss: str
     learning_rate: float
     velocity: np.ndarray | None = None  # kept for warm_start only
-    format_version: int = 1
+    format_version: int = FORMAT_VERSION
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what a file holds, of this or an older format."""
+        self.__dict__.update(migrate(state))
+
+
+def migrate(state: dict[str, Any]) -> dict[str, Any]:
+    """Bring what a file holds into the present format; refuse what is newer."""
+    version = state["format_version"]
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"This model was saved by a newer sklearn-restf (its format is {version}, known here "
+            f"up to {FORMAT_VERSION}). Update sklearn-restf to load it."
+        )
+    for older in range(version, FORMAT_VERSION):
+        state = MIGRATIONS[older](dict(state)) | {"format_version": older + 1}
+    return state
 
 
 def check_same_shapes(state: dict[str, np.ndarray], config: ModuleConfig) -> None:
