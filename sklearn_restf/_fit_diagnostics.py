@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from sklearn_restf import _diagnose as parts
@@ -40,9 +41,36 @@ def diagnose_fit(
 ) -> ConvergenceDiagnostics:
     """Return the diagnostics of a run of `estimator`; warn on rank collapse.
 
-    They are about the samples of all ranks of `group`.
+    They are about the samples of all ranks of `group`. An interrupt ends the diagnosis: the model
+    is there, and not to be lost for it.
     """
-    full, pooling_reason = estimator.diagnostics == "full", ""
+    arguments = estimator, result, batches, config, loss, group
+    try:
+        return diagnose_run(*arguments, wanted=estimator.diagnostics)
+    except KeyboardInterrupt:
+        if group.size > 1:  # the other ranks would wait
+            raise
+        warn(
+            f"{type(estimator).__name__} was interrupted while its convergence was diagnosed: the "
+            "fit is complete, convergence_diagnostics_ is not.",
+            ConvergenceWarning,
+        )
+        return diagnose_run(*arguments, wanted=False, reason="interrupted")
+
+
+def diagnose_run(
+    estimator: Any,
+    result: TrainingResult,
+    batches: Batches,
+    config: ModuleConfig,
+    loss: Loss,
+    group: Collective,
+    *,
+    wanted: bool | str,
+    reason: str = OFF,
+) -> ConvergenceDiagnostics:
+    """Return what is `wanted` (as the parameter `diagnostics` says), or the `reason` why not."""
+    full, pooling_reason = wanted == "full", ""
     if full and group.size > 1:
         pooled, pooling_reason = pool_ranks(batches, config, group)
         if pooled is not None:
@@ -57,8 +85,8 @@ def diagnose_fit(
         "penalty": penalty_share(state, estimator.alpha, estimator.loss_),
         "trivial_loss": trivial_loss(batches, config, loss, group),
     }
-    if not estimator.diagnostics:
-        reasons = dict.fromkeys(("sigma_min", "norm", "condition_ratio", "predicted_rate"), OFF)
+    if not wanted:
+        reasons = dict.fromkeys(("sigma_min", "norm", "condition_ratio", "predicted_rate"), reason)
         return parts.assemble(history, ({}, reasons), **common)
 
     full = full and not pooling_reason

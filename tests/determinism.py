@@ -84,7 +84,7 @@ CHANGES = {
     "4 threads": (lambda name: on_threads(name, 4), 1e-9),
     "chunks of 100 samples": (lambda name: output(name, chunk_size=100), 1e-9),
     "chunks of 7 samples": (lambda name: output(name, chunk_size=7), 1e-9),
-    "float32": (lambda name: output(name, dtype="float32"), 1e-3),
+    "float32": (lambda name: output(name, dtype="float32"), 1e-4),
 }
 
 

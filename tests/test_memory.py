@@ -19,6 +19,8 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 4, 3))
 Y = X[:, 0, 0] + X[:, 1, 1] ** 2
 RAGGED = [x[: 1 + i % 4] for i, x in enumerate(X)]
+#: Largest slopes of memory, in bytes a fit and a prediction; what a fit here holds is over 10 kB.
+LIMITS = (2_000, 50)
 SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state": 0}
 
 
@@ -30,8 +32,7 @@ SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state":
     ("fits", "predicts", "limits"),
     [
         (16, 200, (20_000, 2_000)),
-        # bytes a call; what a fit here holds is more than 10 kB
-        pytest.param(200, 10_000, (2_000, 50), marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(200, 10_000, LIMITS, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 def test_memory_files_and_threads_do_not_grow(fits, predicts, limits):

@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetRegressor
 from skorch.callbacks import Callback, Checkpoint, LoadInitState
 
-from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf import (
+    ResidualTransformerClassifier,
+    ResidualTransformerRegressor,
+    _fit_diagnostics,
+)
 from sklearn_restf import _checkpoint as checkpoint_module
 from sklearn_restf import _training_state as state_module
 from sklearn_restf._best import Best
@@ -77,55 +82,11 @@ def test_killed_fits_end_as_undisturbed_ones(kills, tmp_path):
 
 # --- SIGINT ---------------------------------------------------------------------------------
 
-INTERRUPTED = """
-import json, os, random, signal, sys, threading, warnings
-import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn_restf import ResidualTransformerRegressor
-
-rng = np.random.default_rng(0)
-X = rng.standard_normal((200, 6, 4))
-y = X[:, 0, 0] + X[:, 1, 1] ** 2
-chance = random.Random(int(sys.argv[1]))
-found = []
-ResidualTransformerRegressor(max_iter=1, tol=None).fit(X, y)  # torch loads parts of itself late
-for held_out in (False, True) * 4:
-    model = ResidualTransformerRegressor(
-        max_iter=10**6, tol=None, early_stopping=held_out, random_state=0, device="cpu",
-        callbacks=None,
-    )
-    timer = threading.Timer(
-        chance.uniform(0.1, 0.4), os.kill, (os.getpid(), signal.SIGINT)
-    )
-    timer.start()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model.fit(X, y)
-    timer.join()
-    curve = model.validation_curve_ if held_out else model.loss_curve_
-    raw = model.predict(X)
-    loss = 0.5 * np.mean((raw - y) ** 2) / y.var()
-    again = ResidualTransformerRegressor(**model.get_params() | {
-        "max_iter": max(model.best_iteration_, 1)
-    }).fit(X, y)
-    found.append({
-        "stop_reason": model.stop_reason_,
-        "warnings": sorted({w.category.__name__ for w in caught}),
-        "iterations": model.n_iter_,
-        "lengths agree": len(model.loss_curve_) == model.n_iter_,
-        "best": model.best_iteration_ == (1 + int(np.argmin(curve)) if curve else 0),
-        "same as that many iterations": bool(
-            model.best_iteration_ == 0 or np.array_equal(again.predict(X), raw) or held_out
-        ),
-    })
-print(json.dumps(found))
-"""
-
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("seed", [0])
-def test_an_interrupt_by_signal_keeps_the_best(seed):
-    for outcome in run_program(["-c", INTERRUPTED], seed):
+@pytest.mark.parametrize("times", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_an_interrupt_by_signal_keeps_the_best(times):
+    for outcome in run_program([REPOSITORY / "tests" / "interrupting.py"], times, 0):
         assert outcome["stop_reason"] == "interrupted"
         assert outcome["warnings"] == ["ConvergenceWarning"]
         assert outcome["iterations"] > 0
@@ -147,6 +108,22 @@ def test_the_best_is_exchanged_as_a_whole():
         best.offer(2.0, 2)
     assert best.kept is before
     assert best.theta.item() == 1.0
+
+
+def test_an_interrupted_diagnosis_costs_no_fit(monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_fit_diagnostics, "predicted", interrupt)
+    model = regressor()
+    with pytest.warns(ConvergenceWarning, match="interrupted while its convergence was diagnosed"):
+        model.fit(X, Y)
+    monkeypatch.undo()
+    assert_same_fit(model, regressor().fit(X, Y))
+    diagnostics = model.convergence_diagnostics_
+    assert diagnostics.reasons["sigma_min"] == "interrupted"
+    assert np.isnan(diagnostics.sigma_min)
+    assert isinstance(diagnostics.summary(), str)
 
 
 # --- going on -------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""Measure what the page "What we promise" reports, into ``benchmarks/results/promises.json``.
+
+    python tools/measure_promises.py [fuzz] [kills] [interrupts] [determinism] [memory]
+
+All parts take some twenty minutes on one core; parts that are not named keep their figures.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+RESULTS = ROOT / "benchmarks" / "results" / "promises.json"
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"
+}  # fmt: skip
+
+
+def run(*command: object) -> str:
+    """Run a Python program of this repository; return what it printed."""
+    code = [sys.executable, *map(str, command)]
+    done = subprocess.run(code, env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{command}: {done.stdout}")
+    return done.stdout
+
+
+def fuzz() -> dict[str, object]:
+    """Random cases, none of which ended otherwise than it may."""
+    printed = run("-m", "pytest", "-q", "-m", "fuzz", "tests/fuzz")
+    return read_fuzz(printed)
+
+
+def read_fuzz(printed: str) -> dict[str, object]:
+    """Read what the randomised search printed."""
+    seed, cases = re.search(r"seed (\d+): (\d+) cases", printed).groups()
+    calls = {name: int(count) for count, name in re.findall(r"^ +(\d+)  (.+)$", printed, re.M)}
+    return {"seed": int(seed), "cases": int(cases), "calls": calls}
+
+
+def kills(times: int = 50) -> dict[str, object]:
+    """Fits killed at random moments that went on."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return json.loads(run("tests/killing.py", times, 50, folder))
+
+
+def interrupts(times: int = 50) -> dict[str, object]:
+    """Fits interrupted by a signal at random moments."""
+    outcomes = json.loads(run("tests/interrupting.py", times, 1))
+    lost = [o for o in outcomes if o["stop_reason"] != "interrupted" or not o["best"]
+            or not o["lengths agree"] or not o["same as that many iterations"]]  # fmt: skip
+    warned = Counter(name for o in outcomes for name in o["warnings"])
+    return {"interrupts": times, "lost": len(lost), "warnings": dict(warned)}
+
+
+def determinism() -> dict[str, object]:
+    """Largest differences by what was changed, in units of the spread of the predictions."""
+    from tests.determinism import CHANGES, RUNS, difference, output
+
+    found = {}
+    for name in RUNS:
+        expected = output(name)
+        for change, (how, promised) in CHANGES.items():
+            entry = found.setdefault(change, {"promised": promised, "measured": 0.0})
+            entry["measured"] = max(entry["measured"], difference(how(name), expected))
+    return found
+
+
+def memory() -> dict[str, object]:
+    """Slopes of memory, open files and threads over many calls in one process."""
+    return {"fits": 200, "predicts": 10_000, **json.loads(run("tests/soak.py", 200, 10_000))}
+
+
+PARTS = {part.__name__: part for part in (fuzz, kills, interrupts, determinism, memory)}
+
+
+def main() -> None:
+    """Measure the named parts, all of them by default."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    names = parser.parse_args().parts or list(PARTS)
+    if unknown := set(names) - PARTS.keys():
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    os.environ.update(ENVIRONMENT)
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for name in names:
+        found[name] = PARTS[name]()
+        print(name, json.dumps(found[name]))
+    import torch
+
+    found["environment"] = {
+        "python": platform.python_version(), "torch": torch.__version__,
+        "machine": platform.machine(), "system": platform.system(),
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
