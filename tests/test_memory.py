@@ -31,7 +31,7 @@ SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state":
 @pytest.mark.parametrize(
     ("fits", "predicts", "limits"),
     [
-        (16, 200, (20_000, 2_000)),
+        (16, 150, (20_000, 2_000)),
         pytest.param(200, 10_000, LIMITS, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )

@@ -31,7 +31,7 @@ ROOMS = {
     ),
     "diagnostics": (
         *("_diagnos", "_fit_diagnostics", "_advice", "_certificate", "_rates", "_spectra"),
-        *("_local_prediction", "_tangent_kernel"),
+        *("_local_prediction", "_tangent_kernel", "_reference_losses"),
     ),
     "gradient descent": (
         *("_training", "_descent", "_objective", "_batches", "_observers", "_progress"),
