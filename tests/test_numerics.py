@@ -27,6 +27,7 @@ def normal(*shape, seed=0):
 
 
 X3 = normal(20, 4, 3)
+X2 = X3.reshape(20, 12)
 Y = X3[:, 0, 0] + 0.5 * X3[:, 1, 1] ** 2
 LABELS = np.digitize(Y, [0.0, 1.0])
 
@@ -76,6 +77,29 @@ def test_float32_agrees_with_float64(options, form):
     assert low.dtype == high.dtype == np.float64
     assert_allclose(low, high, atol=FLOAT32_TOLERANCE * Y.std(), rtol=0)
     assert_allclose(models[0].loss_curve_, models[1].loss_curve_, rtol=FLOAT32_TOLERANCE)
+
+
+@pytest.mark.parametrize("form", [np.array, pieces], ids=["windows", "ragged"])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_float32_agrees_with_float64_token_by_token(form, layer_norm):
+    X, y = form(X3), [sample[:, 0] for sample in form(np.cumsum(X3, axis=1))]
+    options = SHORT | {"pooling": "none", "layer_norm": layer_norm}
+    low, high = (
+        np.concatenate([*ResidualTransformerRegressor(**options, dtype=dtype).fit(X, y).predict(X)])
+        for dtype in ("float32", "float64")
+    )
+    assert_allclose(low, high, atol=FLOAT32_TOLERANCE * np.concatenate(y).std(), rtol=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_tokens": 2}, {"d_qk": 2}, {"momentum": 0.0}, {"alpha": 0.0}], ids=name_of
+)
+def test_float32_agrees_with_float64_on_tables(options):
+    low, high = (
+        ResidualTransformerRegressor(**SHORT | options, dtype=dtype).fit(X2, Y).predict(X2)
+        for dtype in ("float32", "float64")
+    )
+    assert_allclose(low, high, atol=FLOAT32_TOLERANCE * Y.std(), rtol=0)
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
