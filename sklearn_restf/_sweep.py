@@ -28,6 +28,7 @@ from sklearn_restf._reporting import report
 from sklearn_restf._state import build_module
 from sklearn_restf._sweep_data import Fold, SweepData
 from sklearn_restf._sweep_descent import StackedDescent
+from sklearn_restf._sweep_fused import is_supported
 from sklearn_restf._sweep_objective import StackedObjective
 from sklearn_restf._sweep_results import Outcome, Scorer, conclude
 from sklearn_restf._threads import thread_limit, work_per_pass
@@ -35,10 +36,13 @@ from sklearn_restf._training import TrainingResult, gradients_enabled
 
 Task = tuple[float, Fold]  # residual_beta, fold
 
-# Multiply-adds per pass and model above which the cost of calling an operation matters less
-# than the larger working set. Measured on a CPU, 25 models side by side against one by one:
-# 1.4 to 1.6 times as fast at 1e6, 1.0 to 1.3 at 3e6, 0.8 to 1.1 at 1e7.
-LARGEST_WORK = 2e6
+# Multiply-adds per pass and model above which sharing the cost of calling an operation does not
+# pay, with a gradient in closed form and by autograd. Measured on one thread against one by
+# one: 1.6 to 1.9 times as fast at 1e6, 1.7 at 4e6, 1.3 at 1e7; with LayerNorm 0.9 at 1e7.
+LARGEST_WORK = {True: 1.5e7, False: 5e6}
+# more models in one call cost more in memory traffic than they save, as soon as their
+# intermediate results outgrow the processor's cache
+TOGETHER, CACHE_BYTES = (5, 13), 2**24
 GROUP_BYTES = {"cpu": 2**28, "cuda": 2**31}  # intermediate results of the models side by side
 
 
@@ -56,7 +60,8 @@ def run_sweep(
     # fold by fold, so that the models of a group share samples
     tasks = [(beta, fold) for fold in folds for beta in betas]
     if size > 1:
-        pieces = max(-(-len(tasks) // size), min(joblib.effective_n_jobs(n_jobs), len(tasks)))
+        jobs = min(joblib.effective_n_jobs(n_jobs), len(tasks))
+        pieces = -(-len(tasks) // (size * jobs)) * jobs  # as many for every job
         bounds = np.linspace(0, len(tasks), pieces + 1).astype(int)
         # threads: torch does not hold the interpreter, and there are no processes to start
         groups = Parallel(n_jobs=n_jobs, prefer="threads")(
@@ -76,17 +81,21 @@ def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: F
     if plain.callbacks or plain.chunk_size is not None:
         return 1
     device = resolve_device(plain.device).type
-    if device == "cpu" and data.samples.tokens.values.size > LARGEST_WORK:
+    if device == "cpu" and data.samples.tokens.values.size > LARGEST_WORK[True]:
         return 1  # without copying a large array first
     _, problem = pose(plain, data, fold)
     train, config = problem.train, problem.config
     if not train.keeps_graph:
         return 1
-    if device == "cpu" and work_per_pass(config, train.tokens) > LARGEST_WORK:
+    largest = LARGEST_WORK[is_supported(config)]
+    if device == "cpu" and work_per_pass(config, train.tokens) > largest:
         return 1
     itemsize = torch.finfo(problem.dtype).bits // 8
     per_model = len(train) * activation_bytes(config, problem.layout.max_tokens, itemsize)
-    return max(1, GROUP_BYTES.get(device, GROUP_BYTES["cpu"]) // per_model)
+    fit_into_memory = max(1, GROUP_BYTES.get(device, GROUP_BYTES["cpu"]) // per_model)
+    if device != "cpu":
+        return fit_into_memory
+    return min(fit_into_memory, int(np.clip(CACHE_BYTES // per_model, *TOGETHER)))
 
 
 def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:

@@ -164,6 +164,20 @@ def test_single_precision_agrees_as_far_as_it_goes():
         np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, rtol=1e-3)
 
 
+def test_late_differences_in_single_precision_are_those_of_the_last_bit():
+    """Training amplifies rounding, whoever rounds."""
+    options = {"max_iter": 150, "tol": None, "dtype": "float32"}
+    scores = []
+    for size, X in ((9, WINDOWS), (1, WINDOWS), (1, np.nextafter(np.float32(WINDOWS), np.inf))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(REGRESSION, "windows", (X, Y, {}))
+            scores.append(trained("regressor", "windows", size, **options)[0])
+    batched, single, other = (
+        np.stack([cv.cv_results_[f"split{i}_test_score"] for i in range(3)]) for cv in scores
+    )
+    assert np.abs(batched - single).max() <= 10 * np.abs(other - single).max() + 1e-5
+
+
 def test_models_leave_when_they_are_done():
     _, fits = trained("regressor", "windows", 9, max_iter=3000, tol=1e-3)
     lengths = {fit.n_iter_ for fit in fits}
@@ -209,7 +223,7 @@ def test_large_problems_and_callbacks_are_trained_one_by_one(monkeypatch):
     brief = {"max_iter": 2, "tol": None, "diagnostics": False, "cv": 2}
     model = ResidualTransformerRegressorCV([1.0], **brief)
     model.fit(WINDOWS, Y)
-    large = RNG.normal(size=(400, 20, 16))
+    large = RNG.normal(size=(1200, 20, 16))
     model.fit(large, large[:, 0, 0])
     clone(model).set_params(chunk_size=10).fit(WINDOWS, Y)
     assert sizes[0] > 1
@@ -227,11 +241,12 @@ def test_memory_bounds_the_groups(monkeypatch):
     monkeypatch.setattr(sweep, "fit_side_by_side", spy)
     model = ResidualTransformerRegressorCV(BETAS, cv=3, max_iter=2, tol=None, diagnostics=False)
     model.fit(WINDOWS, Y)
-    assert seen == [9]
+    assert sorted(seen) in ([9], [4, 5])
+    groups = len(seen)
     monkeypatch.setattr(sweep, "GROUP_BYTES", {"cpu": sweep.GROUP_BYTES["cpu"] // 500})
     model.fit(WINDOWS, Y)
-    assert sum(seen[1:]) == 9
-    assert len(seen) > 3
+    assert sum(seen[groups:]) == 9
+    assert len(seen) > groups + 2
 
 
 def test_no_gradient_state_of_the_user_matters():
