@@ -64,7 +64,7 @@ class FusedLayer:
     weights : dict of str to Tensor
         Its parameters, by their names in the module.
     gradients : dict of str to Tensor, optional
-        Where the gradient of each parameter is added to.
+        Where the gradient of each parameter is added to; without, there is no way back.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class FusedLayer:
             self.weights["readout_bias"],
         )
         if self.mean:
-            Z, H = Z.view(self.N, self.T, -1).sum(1), H.view(self.N, self.T, -1).sum(1)
+            Z, H = self._sum_tokens(Z), self._sum_tokens(H)
         if self.mean or self.last:
             F_pooled = torch.addmm(Z, H, W_2, beta=gamma)
             if self.mean:
@@ -208,6 +208,10 @@ class FusedLayer:
             self.saved["F_out"] = F_out
             prediction = torch.addmm(b, F_out.view(rows), W_U)
         return prediction.view(self.N, self.T, C) if pooling == "none" else prediction
+
+    def _sum_tokens(self, rows: Tensor) -> Tensor:
+        """Return the sum over the tokens of each sample."""
+        return rows.view(self.N, self.T, -1).sum(1)
 
     # --- backward -------------------------------------------------------------------
 

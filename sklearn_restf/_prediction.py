@@ -15,7 +15,7 @@ from sklearn_restf._fused import FusedLayer, is_supported
 from sklearn_restf._input import RawTokens
 from sklearn_restf._state import FittedModel, build_module
 
-CACHE_BYTES = 2**25  # activations of one chunk on a CPU: about what its cache holds
+CACHE_BYTES = 2**24  # activations of one chunk on a CPU: about what its cache holds
 
 Forward = Callable[[Tensor, Tensor | None], Tensor]
 

@@ -128,6 +128,24 @@ def test_every_activation_in_both_precisions(activation, pooling, ragged, one_dn
             assert_close(closed[name] / scale, gradient / scale, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "last", "none"])
+def test_predictions_without_a_way_back(pooling, ragged):
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        for activation in sorted(ACTIVATIONS):
+            config = config_of(pooling, "shared", activation, ragged)
+            rng = np.random.RandomState(0)
+            state = initial_state(config, rng, init="gaussian", init_scale=1.0)
+            module = build_module(config, state, dtype=dtype)
+            x, mask = batch_of(ragged, dtype)
+            weights = {name: p.detach() for name, p in module.named_parameters()}
+            expected = module(x, mask).detach()
+            found = FusedLayer(config, weights).bind(x, mask).forward()
+            if ragged and pooling == "none":
+                expected, found = expected[mask], found[mask]
+            assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
 def test_gradients_add_up_and_buffers_are_safe_to_reuse():
     config = config_of("flatten", "grouped")
     _, _, plain, closed = gradients_both_ways(config, passes=3)
