@@ -22,6 +22,7 @@ from torch import Tensor
 from sklearn_restf._module import (
     ACTIVATIONS,
     Block,
+    ModuleConfig,
     ResidualTransformer,
     allowed_attention,
     pool,
@@ -149,19 +150,26 @@ def feed_forward(block: Block, Z: Tensor) -> Tensor:
     return second_linear(block, hidden(block, Z))
 
 
+def absorb_readout(config: ModuleConfig, N: int, T: int) -> bool:
+    """Tell whether ``gamma Z W_U + H (W_2 W_U)`` takes fewer multiplications than the plain form.
+
+    The plain form is ``(gamma Z + H W_2) W_U``; with ``pooling="flatten"`` every token has a W_U.
+    """
+    D, M, C = config.d_model, config.d_ff, config.n_outputs
+    products = T if config.pooling == "flatten" else 1
+    return N * T * C * (D + M) + products * M * D * C <= N * T * D * (M + C)
+
+
 def token_readout(module: ResidualTransformer, block: Block, Z_NTD: Tensor) -> Tensor:
     """Return the readout of all tokens: one prediction a token, or one of all tokens."""
     config = module.config
     N, T, D = Z_NTD.shape
     M, C, gamma = config.d_ff, config.n_outputs, config.ffn_residual_beta
     H_NTM = hidden(block, Z_NTD)
-    flatten = config.pooling == "flatten"
-    # per sample: (gamma Z) W_U + H (W_2 W_U) against (gamma Z + H W_2) W_U
-    absorbed_cost = N * T * C * (D + M) + (T if flatten else 1) * M * D * C
-    if absorbed_cost > N * T * D * (M + C):
+    if not absorb_readout(config, N, T):
         F_NTD = gamma * Z_NTD + second_linear(block, H_NTM)
         return pool(F_NTD, None, config.pooling) @ module.readout + module.readout_bias
-    if not flatten:
+    if config.pooling != "flatten":
         y = (
             Z_NTD @ (gamma * module.readout)
             + H_NTM @ (block.ffn_out @ module.readout)

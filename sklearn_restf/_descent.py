@@ -82,6 +82,10 @@ class GradientDescent(torch.optim.Optimizer):
         """Make an end after `n_iter` steps: nothing to do where steps are taken one by one."""
 
     def step(self, closure: Any = None) -> str | None:
+        """Do what :meth:`advance` does, with the hooks that torch puts around a step."""
+        return self.advance()
+
+    def advance(self) -> str | None:
         """Take one step at rate `last_rate`; return why no further step makes sense, or None.
 
         Returns

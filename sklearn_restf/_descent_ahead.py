@@ -118,8 +118,8 @@ class DeviceDescent(GradientDescent):
         """Return the Euclidean norm of the gradient after the last step."""
         return super().gradient_norm() if self._ahead is None else self._norm
 
-    def step(self, closure: Any = None) -> str | None:
-        """Take one step, as :meth:`GradientDescent.step` does."""
+    def advance(self) -> str | None:
+        """Take one step, as :meth:`GradientDescent.advance` does."""
         group = self.param_groups[0]
         while True:
             trial = self._next_trial()

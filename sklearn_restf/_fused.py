@@ -24,13 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sklearn_restf._compute import absorb_readout
 from sklearn_restf._module import (
     ACTIVATIONS,
     ModuleConfig,
-    ResidualTransformer,
     allowed_attention,
     last_token_index,
+    sinusoidal_positions,
 )
+from sklearn_restf._products import add_reduction, product
+
+relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
 
 def row_softmax(S: Tensor, out: Tensor) -> Tensor:
@@ -55,17 +59,23 @@ class FusedLayer:
 
     Parameters
     ----------
-    module : ResidualTransformer
+    config : ModuleConfig
         A supported model.
-    gradients : dict of str to Tensor
-        Where the gradient of each parameter is added to.
+    weights : dict of str to Tensor
+        Its parameters, by their names in the module.
+    gradients : dict of str to Tensor, optional
+        Where the gradient of each parameter is added to; without, there is no way back.
     """
 
-    def __init__(self, module: ResidualTransformer, gradients: dict[str, Tensor]) -> None:
-        self.module, self.gradients = module, gradients
-        self.config = config = module.config
-        self.weights = {name: p.detach() for name, p in module.named_parameters()}
-        self.last = config.pooling == "last"
+    def __init__(
+        self,
+        config: ModuleConfig,
+        weights: dict[str, Tensor],
+        gradients: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.config, self.weights, self.gradients = config, weights, gradients or {}
+        self.last, self.mean = config.pooling == "last", config.pooling == "mean"
+        self.scale = 1.0 / math.sqrt(config.d_qk)
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
         self._buffers: dict[str, Tensor] = {}
         self.saved: dict[str, Any] = {}
@@ -78,9 +88,14 @@ class FusedLayer:
         self.x, self.mask = x, mask
         self.N, self.T = x.shape[:2]
         causal = self.config.causal and not self.last  # the last token sees all anyway
-        self.allowed = allowed_attention(self.T, mask, causal, x.device)
-        self.lengths = None if mask is None else mask.sum(1, keepdim=True)
+        allowed = allowed_attention(self.T, mask, causal, x.device)
+        self.forbidden = None if allowed is None else ~allowed[:, 0]
         self.last_index = None if mask is None else last_token_index(mask)
+        self.padded = None
+        self.share: float | Tensor = 1.0 / self.T  # of one token in a mean
+        if mask is not None and self.mean:
+            self.share = 1.0 / mask.sum(1, keepdim=True).to(x.dtype)
+            self.padded = torch.nonzero(~mask.view(-1))[:, 0]
         self._F = self._embed() if self.constant_input else None
         return self
 
@@ -91,8 +106,36 @@ class FusedLayer:
         return self._buffers[name]
 
     def _embed(self) -> Tensor:
-        with torch.no_grad():
-            return self.module.embed(self.x).contiguous()
+        """Return F_0, as :meth:`ResidualTransformer.embed` does."""
+        config, weights = self.config, self.weights
+        N, T, D = self.N, self.T, config.d_model
+        position = self._position()
+        if config.embedding == "none":
+            x = self.x.contiguous()
+            return x if position is None else torch.add(x, position, out=self.buffer("F", N, T, D))
+        weight, bias = weights["embedding_weight"], weights["embedding_bias"]
+        F = self.buffer("F", N, T, D)
+        if config.embedding == "shared":
+            F = product(self.x.reshape(N * T, -1), weight, out=F.view(N * T, D)).view(N, T, D)
+            return F.add_(bias if position is None else bias + position)
+        if position is not None:
+            bias = bias + position
+        if config.token_width == 1:
+            return torch.addcmul(bias, self.x, weight.view_as(bias), out=F)
+        # one (N x width)(width x D) product per group
+        torch.baddbmm(bias[:, None], self.x.transpose(0, 1), weight, out=F.transpose(0, 1))
+        return F
+
+    def _position(self) -> Tensor | None:
+        encoding = self.config.positional_encoding
+        if encoding == "learned":
+            return self.weights["position"][: self.T]
+        if encoding is None:
+            return None
+        if "position" not in self._buffers:
+            table = torch.from_numpy(sinusoidal_positions(self.T, self.config.d_model))
+            self._buffers["position"] = table.to(self.x)
+        return self._buffers["position"]
 
     # --- forward --------------------------------------------------------------------
 
@@ -100,53 +143,41 @@ class FusedLayer:
         """Return the predictions at the current weights."""
         F = self._F if self._F is not None else self._embed()
         self.saved = {"F": F}
-        Z = self._attend_last(F) if self.last else self._attend_all(F)
+        Z = self._attend(F)
+        if self.padded is not None:
+            # every activation is 0 at 0: padding then adds nothing to sums over tokens
+            Z.index_fill_(0, self.padded, 0.0)
         P = self.buffer("P", Z.shape[0], self.config.d_ff)
-        torch.mm(Z, self.weights["blocks.0.ffn_in"], out=P)
-        if self.config.activation == "relu":
-            H = P.relu_()
-        else:
-            H = ACTIVATIONS[self.config.activation](P)
+        P = product(Z, self.weights["blocks.0.ffn_in"], out=P)
+        H = P.relu_() if self.config.activation == "relu" else self._activate(P)
         self.saved |= {"Z": Z, "P": P, "H": H}
         return self._read_out(Z, H)
 
-    def _logits_and_context(self, query: Tensor, F: Tensor) -> tuple[Tensor, Tensor]:
-        """Return A and C = A F for queries (N, Q, D) already multiplied by W_K^T."""
-        Q, T, D = query.shape[1], self.T, F.shape[2]
-        S = torch.bmm(query, F.transpose(1, 2), out=self.buffer("S", self.N, Q, T))
-        if self.allowed is not None:
-            S.masked_fill_(~self.allowed[:, 0], -torch.inf)
-        A = row_softmax(S, self.buffer("A", self.N, Q, T))
-        C = torch.bmm(A, F, out=self.buffer("C", self.N, Q, D))
-        return A, C
+    def _activate(self, P: Tensor) -> Tensor:
+        return ACTIVATIONS[self.config.activation](P)
 
-    def _attend_all(self, F: Tensor) -> Tensor:
+    def _attend(self, F: Tensor) -> Tensor:
+        """Return Z of the tokens that ask: all of them, or the last of each sample."""
         N, T, D = F.shape
-        W_Q, W_K, W_V = self._attention_weights()
-        flat = F.view(N * T, D)
-        M = W_Q @ W_K.T
-        query = torch.mm(flat, M, out=self.buffer("query", N * T, D)).view(N, T, D)
-        A, C = self._logits_and_context(query, F)
-        Z = torch.mm(C.view(N * T, D), W_V, out=self.buffer("Z", N * T, D))
-        Z.add_(flat, alpha=self.config.residual_beta)
-        self.saved |= {"M": M, "query": query, "A": A, "C": C}
-        return Z
-
-    def _attend_last(self, F: Tensor) -> Tensor:
-        W_Q, W_K, W_V = self._attention_weights()
-        F_last = F[:, -1] if self.last_index is None else F[self.last_index]
-        M = W_Q @ W_K.T
-        query = F_last @ M
-        A, C = self._logits_and_context(query[:, None], F)
-        Z = C[:, 0] @ W_V
-        Z.add_(F_last, alpha=self.config.residual_beta)
-        self.saved |= {"M": M, "query": query, "A": A, "C": C, "F_last": F_last}
-        return Z
-
-    def _attention_weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        scale = 1.0 / math.sqrt(self.config.d_qk)
         weights = self.weights
-        return weights["blocks.0.query"] * scale, weights["blocks.0.key"], weights["blocks.0.value"]
+        if not self.last:
+            source, Q = F.view(N * T, D), T
+        else:
+            source, Q = F[:, -1] if self.last_index is None else F[self.last_index], 1
+        # F W_Q W_K^T F^T: one projection of the tokens instead of two
+        M = self.buffer("M", D, D)
+        torch.addmm(
+            M, weights["blocks.0.query"], weights["blocks.0.key"].T, beta=0, alpha=self.scale, out=M
+        )
+        query = product(source, M, out=self.buffer("query", N * Q, D)).view(N, Q, D)
+        S = torch.bmm(query, F.transpose(1, 2), out=self.buffer("S", N, Q, T))
+        if self.forbidden is not None:
+            S.masked_fill_(self.forbidden, -torch.inf)
+        A = row_softmax(S, self.buffer("A", N, Q, T))
+        C = torch.bmm(A, F, out=self.buffer("C", N, Q, D)).view(N * Q, D)
+        self.saved |= {"source": source, "M": M, "query": query, "A": A, "C": C}
+        Z = product(C, weights["blocks.0.value"], out=self.buffer("Z", N * Q, D))
+        return Z.add_(source, alpha=self.config.residual_beta)
 
     def _read_out(self, Z: Tensor, H: Tensor) -> Tensor:
         gamma, pooling = self.config.ffn_residual_beta, self.config.pooling
@@ -155,18 +186,17 @@ class FusedLayer:
             self.weights["readout"],
             self.weights["readout_bias"],
         )
-        if pooling in ("mean", "last"):
-            Z_pooled, H_pooled = (Z, H) if self.last else (self._mean(Z), self._mean(H))
-            F_pooled = torch.addmm(Z_pooled, H_pooled, W_2, beta=gamma)
-            self.saved |= {"F_pooled": F_pooled, "H_pooled": H_pooled}
+        if self.mean:
+            Z, H = self._sum_tokens(Z), self._sum_tokens(H)
+        if self.mean or self.last:
+            F_pooled = torch.addmm(Z, H, W_2, beta=gamma)
+            if self.mean:
+                F_pooled.mul_(self.share)
+            self.saved |= {"F_pooled": F_pooled, "H_sum": H}
             return torch.addmm(b, F_pooled, W_U)
-        D, M, C, T = Z.shape[1], H.shape[1], W_U.shape[1], self.T
-        if pooling == "none":
-            absorbed = D + M < (D * M + D * C) / C
-        else:
-            absorbed = T * C * (D + M) + T * M * D * C / self.N < T * D * (M + C)
-        self.saved["absorbed"] = absorbed
-        rows = (self.N, T * D) if pooling == "flatten" else (self.N * T, D)
+        D, C = Z.shape[1], W_U.shape[1]
+        self.saved["absorbed"] = absorbed = absorb_readout(self.config, self.N, self.T)
+        rows = (self.N, self.T * D) if pooling == "flatten" else (self.N * self.T, D)
         if absorbed:
             U = W_U.view(-1, D, C)  # one matrix, or one per token
             W_2U = torch.matmul(W_2, U)
@@ -174,91 +204,75 @@ class FusedLayer:
             prediction.addmm_(H.view(rows[0], -1), W_2U.view(-1, C))
             self.saved |= {"W_2U": W_2U}
         else:
-            F_out = torch.addmm(Z, H, W_2, beta=gamma)
+            F_out = product(H, W_2, out=self.buffer("F_out", *Z.shape)).add_(Z, alpha=gamma)
             self.saved["F_out"] = F_out
             prediction = torch.addmm(b, F_out.view(rows), W_U)
-        return prediction.view(self.N, T, C) if pooling == "none" else prediction
+        return prediction.view(self.N, self.T, C) if pooling == "none" else prediction
 
-    def _mean(self, rows: Tensor) -> Tensor:
-        """Return the mean over the real tokens of each sample."""
-        values = rows.view(self.N, self.T, -1)
-        if self.mask is None:
-            return values.mean(1)
-        return torch.where(self.mask[:, :, None], values, 0.0).sum(1) / self.lengths
+    def _sum_tokens(self, rows: Tensor) -> Tensor:
+        """Return the sum over the tokens of each sample."""
+        return rows.view(self.N, self.T, -1).sum(1)
 
     # --- backward -------------------------------------------------------------------
 
     def backward(self, slope: Tensor) -> None:
         """Add the gradient; `slope` is the derivative of the loss in the predictions."""
-        G_Z, G_H = self._back_read_out(slope)
-        saved, gradients, weights = self.saved, self.gradients, self.weights
-        G_P = self._back_activation(G_H)
-        gradients["blocks.0.ffn_in"].addmm_(saved["Z"].T, G_P)
-        G_Z = torch.addmm(
-            G_Z, G_P, weights["blocks.0.ffn_in"].T, out=self.buffer("G_Z", *G_Z.shape)
-        )
+        slope = slope.reshape(-1, slope.shape[-1])
+        self.gradients["readout_bias"].add_(slope.sum(0))
+        pooled = self.mean or self.last
+        G_Z = self._back_pooled(slope) if pooled else self._back_tokens(slope)
         self._back_attention(G_Z)
 
-    def _back_read_out(self, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients in Z and H; both new tensors or buffers."""
-        gamma, pooling, saved = self.config.ffn_residual_beta, self.config.pooling, self.saved
-        gradients, W_2, W_U = (
-            self.gradients,
-            self.weights["blocks.0.ffn_out"],
-            self.weights["readout"],
-        )
-        slope = slope.reshape(-1, W_U.shape[1])
-        gradients["readout_bias"].add_(slope.sum(0))
-        N, T, Z, H = self.N, self.T, saved["Z"], saved["H"]
-        if pooling in ("mean", "last"):
-            G_F = slope @ W_U.T
-            gradients["readout"].addmm_(saved["F_pooled"].T, slope)
-            gradients["blocks.0.ffn_out"].addmm_(saved["H_pooled"].T, G_F)
-            G_H = G_F @ W_2.T
-            if self.config.activation == "relu" and self.lengths is None and not self.last:
-                return self._spread(gamma * G_F), G_H / T
-            return self._spread(gamma * G_F), self._spread(G_H)
-        D, M, C = Z.shape[1], H.shape[1], W_U.shape[1]
-        rows = (N, T * D) if pooling == "flatten" else (N * T, D)
-        G_H = self.buffer("G_H", N * T, M)
+    def _back_pooled(self, slope: Tensor) -> Tensor:
+        """Return the gradient in Z where tokens are summed, or one is read, per sample."""
+        saved, gradients, weights = self.saved, self.gradients, self.weights
+        gradients["readout"].addmm_(saved["F_pooled"].T, slope)
+        if self.mean:
+            slope = slope * self.share
+        G_F = slope @ weights["readout"].T  # the same for every token of a sample
+        gradients["blocks.0.ffn_out"].addmm_(saved["H_sum"].T, G_F)
+        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].T)
+        G_Z.view(self.N, -1, G_F.shape[1]).add_(G_F[:, None], alpha=self.config.ffn_residual_beta)
+        return G_Z if self.padded is None else G_Z.index_fill_(0, self.padded, 0.0)
+
+    def _back_tokens(self, slope: Tensor) -> Tensor:
+        """Return the gradient in Z where every token is read out."""
+        saved, gradients = self.saved, self.gradients
+        W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
+        Z, H = saved["Z"], saved["H"]
+        (R, D), M, C = Z.shape, H.shape[1], W_U.shape[1]
+        rows = (self.N, self.T * D) if self.config.pooling == "flatten" else (R, D)
+        G_H = self.buffer("G_H", R, M)
+        G_F = (slope @ W_U.T).view(R, D)
         if saved["absorbed"]:
-            gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=gamma)
+            gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=self.config.ffn_residual_beta)
             G_W2U = (H.view(rows[0], -1).T @ slope).view(-1, M, C)
             U = W_U.view(-1, D, C)
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.transpose(1, 2)).sum(0))
             gradients["readout"].view(-1, D, C).add_(torch.matmul(W_2.T, G_W2U))
             torch.mm(slope, saved["W_2U"].view(-1, C).T, out=G_H.view(rows[0], -1))
-            return gamma * (slope @ W_U.T).view(N * T, D), G_H
-        G_F = (slope @ W_U.T).view(N * T, D)
-        gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
-        gradients["blocks.0.ffn_out"].addmm_(H.T, G_F)
-        torch.mm(G_F, W_2.T, out=G_H)
-        return gamma * G_F, G_H
+        else:
+            gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
+            add_reduction(gradients["blocks.0.ffn_out"], H, G_F)
+            G_H = product(G_F, W_2.T, out=G_H)
+        return self._back_hidden(G_H).add_(G_F, alpha=self.config.ffn_residual_beta)
 
-    def _spread(self, G: Tensor) -> Tensor:
-        """Spread a gradient of means over the tokens, without copying where possible."""
-        if self.last:
-            return G
-        if self.lengths is None or self.mask is None:
-            return (G / self.T)[:, None].expand(-1, self.T, -1).reshape(self.N * self.T, -1)
-        spread = (G / self.lengths)[:, None] * self.mask[:, :, None]
-        return spread.view(self.N * self.T, -1)
-
-    def _times_slope(self, G_H: Tensor) -> Tensor:
-        """Multiply by relu'(P), in place of H, which is not needed any more."""
-        H = self.saved["H"]
-        slope = H.gt_(0.0)  # relu'(P), as 0.0 and 1.0
-        if G_H.shape[0] == H.shape[0]:
-            return slope.mul_(G_H)
-        # the gradient of a mean is the same for all tokens of a sample
-        slope.view(self.N, self.T, -1).mul_(G_H[:, None])
-        return slope
+    def _back_hidden(self, G_H: Tensor) -> Tensor:
+        """Return the part of the gradient in Z that comes through H; G_H may be one a sample."""
+        Z, W_1 = self.saved["Z"], self.weights["blocks.0.ffn_in"]
+        G_P = self._back_activation(G_H)
+        add_reduction(self.gradients["blocks.0.ffn_in"], Z, G_P)
+        return product(G_P, W_1.T, out=self.buffer("G_Z", *Z.shape))
 
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in the preactivation."""
         activation, H = self.config.activation, self.saved["H"]
-        if activation == "relu":
-            return self._times_slope(G_H)
+        if G_H.shape[0] != H.shape[0]:
+            G_H = G_H[:, None].expand(self.N, self.T, -1)
+        if activation == "relu":  # in place of H, which is not needed any more
+            H = H.view(G_H.shape)
+            return relu_backward(G_H, H, 0, grad_input=H).view(-1, H.shape[-1])
+        G_H = G_H.reshape(H.shape)
         if activation == "identity":
             return G_H
         if activation == "tanh":
@@ -269,27 +283,28 @@ class FusedLayer:
         return G_P
 
     def _back_attention(self, G_Z: Tensor) -> None:
-        saved, gradients, beta = self.saved, self.gradients, self.config.residual_beta
+        saved, gradients, weights = self.saved, self.gradients, self.weights
         F, A, C, query = saved["F"], saved["A"], saved["C"], saved["query"]
         N, T, D = F.shape
         Q = A.shape[1]
-        W_Q, W_K, W_V = self._attention_weights()
-        gradients["blocks.0.value"].addmm_(C.view(N * Q, D).T, G_Z)
-        G_C = torch.mm(G_Z, W_V.T, out=self.buffer("G_C", N * Q, D)).view(N, Q, D)
+        add_reduction(gradients["blocks.0.value"], C, G_Z)
+        W_V = weights["blocks.0.value"]
+        G_C = product(G_Z, W_V.T, out=self.buffer("G_C", N * Q, D)).view(N, Q, D)
         G_S = torch.bmm(G_C, F.transpose(1, 2), out=self.buffer("G_S", N, Q, T))
         G_S.mul_(A)  # the softmax's Jacobian: A o G - A rowsum(A o G)
         G_S.addcmul_(A, G_S.sum(-1, keepdim=True), value=-1.0)
         G_query = torch.bmm(G_S, F, out=self.buffer("G_query", N, Q, D)).view(N * Q, D)
-        source = saved["F_last"] if self.last else F.view(N * T, D)
-        G_M = source.T @ G_query
-        scale = 1.0 / math.sqrt(self.config.d_qk)
+        G_M = self.buffer("G_M", D, D).zero_()
+        add_reduction(G_M, saved["source"], G_query)
+        W_Q, W_K, scale = weights["blocks.0.query"], weights["blocks.0.key"], self.scale
         gradients["blocks.0.query"].addmm_(G_M, W_K, alpha=scale)
-        gradients["blocks.0.key"].addmm_(G_M.T, W_Q)
+        gradients["blocks.0.key"].addmm_(G_M.T, W_Q, alpha=scale)
         if self.constant_input:
             return
-        G_F = torch.bmm(A.transpose(1, 2), G_C)
-        G_F.baddbmm_(G_S.transpose(1, 2), query.view(N, Q, D))
-        own = torch.addmm(G_Z, G_query, saved["M"].T, beta=beta)
+        G_F = torch.bmm(A.transpose(1, 2), G_C, out=self.buffer("G_F", N, T, D))
+        G_F.baddbmm_(G_S.transpose(1, 2), query)
+        own = product(G_query, saved["M"].T, out=self.buffer("own", N * Q, D))
+        own.add_(G_Z, alpha=self.config.residual_beta)
         if not self.last:
             G_F.view(N * T, D).add_(own)
         elif self.last_index is None:
@@ -308,4 +323,5 @@ class FusedLayer:
             gradients["embedding_weight"].baddbmm_(self.x.permute(1, 2, 0), G_F.transpose(0, 1))
         elif config.embedding == "shared":
             gradients["embedding_bias"].add_(G_F.sum((0, 1)))
-            gradients["embedding_weight"].addmm_(self.x.flatten(0, 1).T, G_F.flatten(0, 1))
+            x, G_F = self.x.flatten(0, 1), G_F.flatten(0, 1)
+            add_reduction(gradients["embedding_weight"], x, G_F)

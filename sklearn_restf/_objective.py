@@ -200,9 +200,10 @@ class _ClosedForm:
         self.target = objective.gradient if self.keeps else torch.zeros_like(objective.gradient)
         names = [name for name, _ in module.named_parameters()]
         views = dict(zip(names, objective.views(self.target), strict=True))
+        weights = dict(zip(names, objective.views(objective.theta), strict=True))
         # one per batch keeps intermediates until the gradient is asked for
         count = len(self.batches.row_sets) if self.keeps else 1
-        self.layers = [FusedLayer(module, views) for _ in range(count)]
+        self.layers = [FusedLayer(module.config, weights, views) for _ in range(count)]
         if self.keeps:
             for layer, batch in zip(self.layers, self.batches, strict=True):
                 layer.bind(batch.x, batch.mask)

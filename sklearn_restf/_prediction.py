@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from sklearn_restf import _compute
 from sklearn_restf._batches import CHUNK_BYTES, activation_bytes, row_sets
+from sklearn_restf._fused import FusedLayer, is_supported
 from sklearn_restf._input import RawTokens
 from sklearn_restf._state import FittedModel, build_module
+
+CACHE_BYTES = 2**24  # activations of one chunk on a CPU: about what its cache holds
+
+Forward = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def predict_tokens(
@@ -20,10 +29,11 @@ def predict_tokens(
     a batch. A chunk too large for a device's memory is halved.
     """
     config, layout = fitted.config, fitted.layout
-    module = build_module(config, fitted.state, dtype=torch.float64, device=device)
+    forward = make_forward(fitted, device)
     if chunk_size is None:
         longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
-        chunk_size = max(1, CHUNK_BYTES // activation_bytes(config, longest, 8))
+        chunk_bytes = CACHE_BYTES if device.type == "cpu" else CHUNK_BYTES
+        chunk_size = max(1, chunk_bytes // activation_bytes(config, longest, 8))
     pending = row_sets(tokens, chunk_size)[::-1]
     per_token = config.pooling == "none"
     shape: tuple[int, ...] = (tokens.n_samples, config.n_outputs)
@@ -32,12 +42,12 @@ def predict_tokens(
     result = np.empty(shape)
     lengths = tokens.lengths
     starts = None if lengths is None else tokens.offsets
-    with torch.no_grad():
+    with torch.inference_mode():
         while pending:
             rows = pending.pop()
             try:
                 x, mask = layout.batch(tokens, rows, torch.float64, device)
-                output = _compute.forward(module, x, mask).cpu().numpy()
+                output = forward(x, mask).cpu().numpy()
             except torch.cuda.OutOfMemoryError as error:
                 index = np.arange(tokens.n_samples)[rows]
                 if len(index) == 1:
@@ -54,3 +64,17 @@ def predict_tokens(
             else:
                 result[rows] = output
     return result
+
+
+def make_forward(fitted: FittedModel, device: torch.device) -> Forward:
+    """Return the function computed by a fitted model, in the form that takes the fewest passes."""
+    if not is_supported(fitted.config):
+        module = build_module(fitted.config, fitted.state, dtype=torch.float64, device=device)
+        return partial(_compute.forward, module)
+    # no module is built: that takes longer than predicting a few hundred samples
+    weights = {
+        name: torch.from_numpy(np.require(value, np.float64, "W")).to(device)
+        for name, value in fitted.state.items()
+    }
+    layer = FusedLayer(fitted.config, weights)
+    return lambda x, mask: layer.bind(x, mask).forward()

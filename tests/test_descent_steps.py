@@ -100,6 +100,14 @@ def test_the_rate_is_halved_until_the_objective_falls():
     assert_allclose(optimizer.param_groups[0]["lr"], 1.1 * 7.0 * SHRINK**2)
 
 
+def test_steps_call_the_hooks_that_torch_offers():
+    optimizer, called = descend(parabola(), lr=0.1), []
+    optimizer.register_step_post_hook(lambda *args: called.append(1))
+    assert optimizer.step() is None
+    assert optimizer.advance() is None
+    assert len(called) == 1
+
+
 def test_momentum_is_dropped_before_the_rate_is_halved():
     toy = parabola()
     optimizer = descend(toy, lr=1.0, momentum=0.9)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from sklearn_restf import _products
 from sklearn_restf._fused import FusedLayer, is_supported
 from sklearn_restf._losses import (
     binary_log_loss,
@@ -62,7 +63,8 @@ def gradients_both_ways(config, dtype=torch.float64, passes=1):
         expected, list(module.parameters()), upstream, allow_unused=True, materialize_grads=True
     )
     closed = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
-    layer = FusedLayer(module, closed).bind(x, mask)
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    layer = FusedLayer(config, weights, closed).bind(x, mask)
     with torch.no_grad():
         for _ in range(passes):
             predictions = layer.forward()
@@ -102,16 +104,46 @@ def test_gradient_is_that_of_autograd(pooling, embedding, ragged, positional_enc
             assert_close(closed[name], gradient, rtol=1e-11, atol=1e-11, msg=name)
 
 
+@pytest.mark.parametrize("one_dnn", [False, True])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-@pytest.mark.parametrize("pooling", ["mean", "last", "flatten", "none"])
-def test_every_activation_in_both_precisions(activation, pooling):
-    config = config_of(pooling, "grouped", activation)
+@pytest.mark.parametrize(
+    ("pooling", "ragged"),
+    [
+        (p, r)
+        for p in ("mean", "last", "flatten", "none")
+        for r in (False, True)
+        if p != "flatten" or not r
+    ],
+)
+def test_every_activation_in_both_precisions(activation, pooling, ragged, one_dnn, monkeypatch):
+    if one_dnn:  # whatever the size of a product
+        for name in ("SMALL_PRODUCT", "SMALL_REDUCTION", "NARROW"):
+            monkeypatch.setattr(_products, name, 0)
+    config = config_of(pooling, "shared" if ragged else "grouped", activation, ragged)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         expected, predictions, plain, closed = gradients_both_ways(config, dtype)
         assert_close(predictions, expected, rtol=tolerance, atol=tolerance)
         for name, gradient in plain.items():
             scale = float(gradient.abs().max()) + 1e-30
             assert_close(closed[name] / scale, gradient / scale, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "last", "none"])
+def test_predictions_without_a_way_back(pooling, ragged):
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        for activation in sorted(ACTIVATIONS):
+            config = config_of(pooling, "shared", activation, ragged)
+            rng = np.random.RandomState(0)
+            state = initial_state(config, rng, init="gaussian", init_scale=1.0)
+            module = build_module(config, state, dtype=dtype)
+            x, mask = batch_of(ragged, dtype)
+            weights = {name: p.detach() for name, p in module.named_parameters()}
+            expected = module(x, mask).detach()
+            found = FusedLayer(config, weights).bind(x, mask).forward()
+            if ragged and pooling == "none":
+                expected, found = expected[mask], found[mask]
+            assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_gradients_add_up_and_buffers_are_safe_to_reuse():

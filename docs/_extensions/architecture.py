@@ -38,8 +38,10 @@ ROOMS = {
         *("_problem", "_best", "_checkpoint", "_fit_identity"),
         *("_shared_objective", "_pooled_samples"),
     ),
-    "model": ("_module", "_compute", "_fused", "_losses", "_state", "_threads", "pretrained",
-              "_model_files"),
+    "model": (
+        *("_module", "_compute", "_fused", "_products", "_losses", "_state", "_threads"),
+        *("pretrained", "_model_files"),
+    ),
     "input to tokens": ("_input", "_tokens"),
     "several processes": ("_collective", "distributed"),
     "ground": ("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps"),

@@ -1,0 +1,52 @@
+"""Matrix products by the faster of the two libraries that torch brings for them.
+
+``torch.mm`` calls MKL, which keeps to AVX2 on processors that are not Intel's; oneDNN, which torch
+uses for its convolutions, compiles its kernels for the processor it finds. In float32 it takes
+about half the time there, once a product is large enough to pay for the call. It has no float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+SMALL_PRODUCT = 1_000_000  # multiplications below which the call of oneDNN costs more
+SMALL_REDUCTION = 4_000_000  # the same for products that sum over rows: one factor is transposed
+NARROW = 64  # and that copy pays only next to a factor at least so wide
+
+
+def _find_one_dnn() -> Callable[..., Tensor] | None:
+    """Return torch's entry to oneDNN's ``x @ weight.T``; None on builds without."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return None if operation is None else operation.default
+
+
+ONE_DNN = _find_one_dnn()
+
+
+def _one_dnn_for(a: Tensor) -> Callable[..., Tensor] | None:
+    serves = a.dtype == torch.float32 and a.device.type == "cpu" and torch.backends.mkldnn.enabled
+    return ONE_DNN if serves else None
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """Return ``a @ b``, in `out` or in a new tensor."""
+    if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
+        return one_dnn(a, b.T, None, "none", [], "")
+    return torch.mm(a, b, out=out)
+
+
+def add_reduction(target: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add ``a.T @ b``, a sum over many rows, to `target`."""
+    m, n = target.shape
+    large = a.numel() * n >= SMALL_REDUCTION and max(m, n) >= NARROW
+    if not (large and (one_dnn := _one_dnn_for(a))):
+        target.addmm_(a.T, b)
+    elif m <= n:
+        target.add_(one_dnn(a.T, b.T, None, "none", [], ""))
+    else:
+        target.add_(one_dnn(b.T, a.T, None, "none", [], "").T)

@@ -1,0 +1,72 @@
+"""Products through oneDNN against the same products through ``torch.mm`` in float64."""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from sklearn_restf import _products
+from sklearn_restf._products import add_reduction, product
+
+SIZES = [1, 7, 64, 130]
+
+
+@pytest.fixture(params=["one_dnn", "small", "absent"])
+def route(request, monkeypatch):
+    """Every way a product can take."""
+    if request.param == "one_dnn":
+        monkeypatch.setattr(_products, "SMALL_PRODUCT", 0)
+        monkeypatch.setattr(_products, "SMALL_REDUCTION", 0)
+        monkeypatch.setattr(_products, "NARROW", 0)
+    elif request.param == "absent":
+        monkeypatch.setattr(_products, "ONE_DNN", None)
+    return request.param
+
+
+def random_factor(rows, columns, dtype, transposed):
+    generator = torch.Generator().manual_seed(rows + 1000 * columns)
+    shape = (columns, rows) if transposed else (rows, columns)
+    factor = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return factor.T if transposed else factor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_product(route, dtype, transposed):
+    for n, k, m in itertools.product([1, 50, 400], SIZES, SIZES):
+        a, b = random_factor(n, k, dtype, False), random_factor(k, m, dtype, transposed)
+        tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+        with torch.no_grad():
+            found = product(a, b, out=torch.empty(n, m, dtype=dtype))
+        exact = a.double() @ b.double()
+        assert_close(found.double(), exact, rtol=tolerance, atol=tolerance * float(exact.norm()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_reduction_is_added_to_the_target(route, dtype):
+    for n, m, k in itertools.product([1, 50, 400], SIZES, SIZES):
+        a, b = random_factor(n, m, dtype, False), random_factor(n, k, dtype, False)
+        target = random_factor(m, k, dtype, False)
+        exact = target.double() + a.double().T @ b.double()
+        tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+        with torch.no_grad():
+            add_reduction(target, a, b)
+        assert_close(target.double(), exact, rtol=tolerance, atol=tolerance * float(exact.norm()))
+
+
+@pytest.mark.skipif(_products.ONE_DNN is None, reason="this build of torch has no oneDNN")
+def test_large_float32_products_go_to_one_dnn(monkeypatch):
+    calls = []
+    entry = _products.ONE_DNN
+    monkeypatch.setattr(_products, "ONE_DNN", lambda *args: calls.append(1) or entry(*args))
+    for dtype, size, expected in (
+        (torch.float32, 200, 2),
+        (torch.float32, 20, 0),
+        (torch.float64, 200, 0),
+    ):
+        calls.clear()
+        a = torch.randn(size, size, dtype=dtype)
+        product(a, a, out=torch.empty_like(a))
+        add_reduction(torch.zeros_like(a), a, a)
+        assert len(calls) == expected
