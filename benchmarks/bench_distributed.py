@@ -37,6 +37,7 @@ from _timing import choose_n_iter, slope
 
 from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._collective import HEADER
+from sklearn_restf.distributed import single_process
 
 NETWORKS = {  # assumed: bytes per second that a program gets, seconds per message
     "1 Gbit/s": (0.11e9, 100e-6),
@@ -109,7 +110,7 @@ def measure_compute(workload, quick):
 
 
 def run_rank(rank, folder, quick):
-    """Measure, as one of two processes, the sum of vectors and iterations of a shared fit."""
+    """Measure, as one of two processes, sums of vectors and what a shared fit costs more."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -118,7 +119,7 @@ def run_rank(rank, folder, quick):
         world_size=2,
         timeout=datetime.timedelta(minutes=2),
     )
-    results = {"sum": {}, "fit": {}}
+    results = {"sum": {}, "joining": {}}
     for length in LENGTHS[: 2 if quick else None]:
         vector = torch.ones(length, dtype=torch.float64)
         walls, cpus = [], []
@@ -134,9 +135,13 @@ def run_rank(rank, folder, quick):
         }
     for workload in WORKLOADS:
         fit, _ = make_fit(workload, WORKLOADS[workload][0] // 8)
-        n_iter = 5 if quick else 50
-        cpus = [slope(fit, n_iter)[0] for _ in range(1 if quick else 5)]
-        results["fit"][workload] = float(np.median(cpus))
+        n_iter = 5 if quick else 20 if workload.startswith("text") else 200
+        added = []
+        for _ in range(1 if quick else 9):  # in pairs: the load of the machine changes
+            with single_process():
+                alone = slope(fit, n_iter)[0]
+            added.append(slope(fit, n_iter)[0] - alone)
+        results["joining"][workload] = {"median_s": float(np.median(added)), "all_s": added}
     if rank == 0:
         Path(folder, "out.json").write_text(json.dumps(results))
     dist.destroy_process_group()
@@ -194,10 +199,7 @@ def main():
     pair = measure_pair(options.quick)
     print(f"{'':22}parameters   kB summed   us/sample   us fixed   us joining")
     for name, cost in costs.items():
-        shard = WORKLOADS[name][0] // 8
-        cost["joining_s"] = max(
-            0.0, pair["fit"][name] - cost["fixed_s"] - shard * cost["per_sample_s"]
-        )
+        cost["joining_s"] = max(0.0, pair["joining"][name]["median_s"])
         print(
             f"{name:22}{cost['n_parameters']:10}{cost['bytes'] / 1e3:12.1f}"
             f"{1e6 * cost['per_sample_s']:12.2f}{1e6 * cost['fixed_s']:11.0f}"

@@ -318,6 +318,14 @@ or list of arrays of shape (n_tokens_i, features)
             For input that cannot be used; the message names the argument.
         DivergenceError
             When a constant learning rate makes the loss diverge.
+        RankError
+            When the fit of another process of the group fails.
+
+        Notes
+        -----
+        Within an initialised ``torch.distributed`` process group every process calls `fit` with
+        its part of the samples, and gets the model of all of them: see
+        :mod:`sklearn_restf.distributed`, also for how to train in one process there.
         """
         with self._all_or_nothing():
             self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)

@@ -179,6 +179,12 @@ SAME = {
     ),
     "until nothing improves": Case(lambda: regressor(max_iter=800, tol=1e-2), X, numbers(X)),
     "all diagnostics": Case(lambda: regressor(diagnostics="full"), X, numbers(X), tolerance=1e-7),
+    "all diagnostics, unequal lengths": Case(
+        lambda: regressor(diagnostics="full", pooling="none"),
+        S[::3],
+        [np.tanh(x).sum(axis=1) for x in S[::3]],
+        tolerance=1e-7,
+    ),
     "no diagnostics": Case(lambda: regressor(diagnostics=False), X, numbers(X)),
     "few diagnostics": Case(lambda: regressor(diagnostics_samples=5), S, means(S)),
     "no standardisation": Case(lambda: regressor(standardize=False), W, numbers(W)),
