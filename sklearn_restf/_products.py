@@ -7,6 +7,7 @@ about half the time there, once a product is large enough to pay for the call. I
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -17,26 +18,33 @@ SMALL_REDUCTION = 4_000_000  # the same for products that sum over rows: one fac
 NARROW = 64  # and that copy pays only next to a factor at least so wide
 
 
-def _find_one_dnn() -> Callable[..., Tensor] | None:
-    """Return torch's entry to oneDNN's ``x @ weight.T``; None on builds without."""
-    if not torch.backends.mkldnn.is_available():
+@functools.cache
+def _one_dnn() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return oneDNN's ``x @ weight.T``; None where torch brings none.
+
+    The entry is not a public one, so it is tried out: another torch may have changed it.
+    """
+    try:
+        entry = torch.ops.mkldnn._linear_pointwise.default
+        weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+        def linear(x: Tensor, weight: Tensor) -> Tensor:
+            return entry(x, weight, None, "none", [], "")
+
+        return linear if torch.equal(linear(torch.eye(2), weight), weight.T) else None
+    except (AttributeError, RuntimeError, TypeError):
         return None
-    operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    return None if operation is None else operation.default
 
 
-ONE_DNN = _find_one_dnn()
-
-
-def _one_dnn_for(a: Tensor) -> Callable[..., Tensor] | None:
+def _one_dnn_for(a: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
     serves = a.dtype == torch.float32 and a.device.type == "cpu" and torch.backends.mkldnn.enabled
-    return ONE_DNN if serves else None
+    return _one_dnn() if serves else None
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """Return ``a @ b``, in `out` or in a new tensor."""
     if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
-        return one_dnn(a, b.T, None, "none", [], "")
+        return one_dnn(a, b.T)
     return torch.mm(a, b, out=out)
 
 
@@ -47,6 +55,6 @@ def add_reduction(target: Tensor, a: Tensor, b: Tensor) -> None:
     if not (large and (one_dnn := _one_dnn_for(a))):
         target.addmm_(a.T, b)
     elif m <= n:
-        target.add_(one_dnn(a.T, b.T, None, "none", [], ""))
+        target.add_(one_dnn(a.T, b.T))
     else:
-        target.add_(one_dnn(b.T, a.T, None, "none", [], "").T)
+        target.add_(one_dnn(b.T, a.T).T)

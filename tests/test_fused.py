@@ -126,6 +126,8 @@ def test_every_activation_in_both_precisions(activation, pooling, ragged, one_dn
         for name, gradient in plain.items():
             scale = float(gradient.abs().max()) + 1e-30
             assert_close(closed[name] / scale, gradient / scale, rtol=tolerance, atol=tolerance)
+        whole, other = (torch.cat([g.flatten() for g in d.values()]) for d in (plain, closed))
+        assert (other - whole).norm() <= tolerance / 10 * whole.norm()
 
 
 @pytest.mark.parametrize("ragged", [False, True])

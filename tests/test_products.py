@@ -20,7 +20,7 @@ def route(request, monkeypatch):
         monkeypatch.setattr(_products, "SMALL_REDUCTION", 0)
         monkeypatch.setattr(_products, "NARROW", 0)
     elif request.param == "absent":
-        monkeypatch.setattr(_products, "ONE_DNN", None)
+        monkeypatch.setattr(_products, "_one_dnn", lambda: None)
     return request.param
 
 
@@ -55,11 +55,23 @@ def test_reduction_is_added_to_the_target(route, dtype):
         assert_close(target.double(), exact, rtol=tolerance, atol=tolerance * float(exact.norm()))
 
 
-@pytest.mark.skipif(_products.ONE_DNN is None, reason="this build of torch has no oneDNN")
+def test_an_entry_that_changed_is_not_used(monkeypatch):
+    def entry(*args):
+        raise TypeError("other arguments")
+
+    find = _products._one_dnn.__wrapped__
+    assert (find() is not None) is torch.backends.mkldnn.is_available()
+    monkeypatch.setattr(torch.ops.mkldnn._linear_pointwise, "default", entry)
+    assert find() is None
+
+
+@pytest.mark.skipif(_products._one_dnn() is None, reason="this build of torch has no oneDNN")
 def test_large_float32_products_go_to_one_dnn(monkeypatch):
     calls = []
-    entry = _products.ONE_DNN
-    monkeypatch.setattr(_products, "ONE_DNN", lambda *args: calls.append(1) or entry(*args))
+    entry = _products._one_dnn()
+    monkeypatch.setattr(
+        _products, "_one_dnn", lambda: lambda *args: calls.append(1) or entry(*args)
+    )
     for dtype, size, expected in (
         (torch.float32, 200, 2),
         (torch.float32, 20, 0),
