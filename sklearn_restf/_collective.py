@@ -12,6 +12,7 @@ outside of training, :meth:`sum`, always of one length, within.
 
 from __future__ import annotations
 
+import pickle
 import signal
 import threading
 from functools import reduce
@@ -112,10 +113,10 @@ class ProcessGroup(Collective):
 
     def first(self, value: Any) -> Any:
         """Return the value of rank 0, which may be large."""
-        self.gather(None)  # nothing but this can fail
-        values = [value]
+        values = [pickle.dumps(value) if self.rank == 0 else b""]
+        self.gather(None)  # after this no rank fails
         self._call(distributed.broadcast_object_list, values, self._rank_0)
-        return values[0]
+        return value if self.rank == 0 else pickle.loads(values[0])
 
     def agree(self, facts: dict[str, Any]) -> None:
         """Raise on all ranks unless they agree on the facts, named for the message."""

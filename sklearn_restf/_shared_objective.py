@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sklearn_restf._batches import Batches
-from sklearn_restf._collective import EVALUATE, PRODUCT, ProcessGroup
+from sklearn_restf._collective import EVALUATE, PRODUCT, ProcessGroup, StoppedByPeer
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective
@@ -57,7 +57,10 @@ class SharedObjective(Objective):
     def gauss_newton_norm(self, max_iter: int = 30, tol: float = 1e-3) -> float:
         """Return ||J||^2 of the weighted mean loss over the samples of all ranks."""
         self.begin()
-        norm = super().gauss_newton_norm(max_iter, tol)
+        try:
+            norm = super().gauss_newton_norm(max_iter, tol)
+        except StoppedByPeer as stopped:  # only an interrupt can come here, and nothing to keep
+            raise KeyboardInterrupt from stopped
         self.group.end()
         self.has_begun = False
         return norm

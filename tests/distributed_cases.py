@@ -350,6 +350,14 @@ FAIL = {
     ),
 }
 
+# something happens before so many exchanges of a short fit, which has 47
+DISTURBED = [(fail, n) for n in range(1, 48, 3)] + [(interrupt, n) for n in range(2, 47, 4)]
+
+
+def disturbed_rank(exchange):
+    return exchange // 4 % 2
+
+
 # training ends at the fourth iteration or before, with the same model on all ranks
 END = {
     "callback": (Case(regressor, X, numbers(X), prepare=do(stop)), "callback"),

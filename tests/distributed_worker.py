@@ -6,11 +6,13 @@ import pickle
 import sys
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch.distributed as dist
 
 from sklearn_restf import ResidualTransformerClassifierCV
+from sklearn_restf._collective import ProcessGroup
 from sklearn_restf.callbacks import TrainingCheckpoint
 from sklearn_restf.distributed import process_group, single_process
 from tests import distributed_cases as cases
@@ -38,6 +40,30 @@ def resumed(rank, size, folder):
     return model
 
 
+def disturbed(rank, exchange, what):
+    """Fit, with something happening on one of two ranks before an exchange; what comes of it."""
+    case = cases.Case(
+        lambda: cases.regressor(max_iter=3, learning_rate="theory"),
+        cases.X,
+        cases.numbers(cases.X),
+        cases.VALIDATION,
+    )
+    count = 0
+    call = ProcessGroup._call
+
+    def counted(group, function, *arguments):
+        nonlocal count
+        if function is not dist.broadcast_object_list:  # part of the exchange before
+            count += 1
+            if count == exchange and rank == cases.disturbed_rank(exchange):
+                what()
+        call(group, function, *arguments)
+
+    with patch.object(ProcessGroup, "_call", counted):
+        found = outcome(lambda: case.fit(rank, 2))
+    return found if isinstance(found, tuple) else found.loss_curve_
+
+
 def main(rank, size, folder):
     dist.init_process_group(
         "gloo",
@@ -57,6 +83,8 @@ def main(rank, size, folder):
         results[name] = outcome(lambda case=case: case.fit(rank, size))
     if size == 2:
         results["resumed"] = outcome(lambda: resumed(rank, size, folder))
+        for what, exchange in cases.DISTURBED:
+            results[what.__name__, exchange] = disturbed(rank, exchange, what)
         search = ResidualTransformerClassifierCV()
         results["search"] = outcome(lambda: search.fit(cases.X, cases.two_labels()))
         if rank == 0:

@@ -143,6 +143,20 @@ def test_no_rank_waits_for_one_that_fails(results, name):
         assert words in message
 
 
+@pytest.mark.parametrize(("what", "exchange"), cases.DISTURBED)
+def test_a_rank_may_fail_at_any_time(results, what, exchange):
+    ranks = [rank[what.__name__, exchange] for rank in results(2)]
+    if isinstance(ranks[0], list):  # an interrupt in training keeps what was reached
+        assert what is cases.interrupt
+        assert ranks[0] == ranks[1]
+        return
+    own = ranks.pop(cases.disturbed_rank(exchange))
+    expected = "OSError" if what is cases.fail else "KeyboardInterrupt"
+    assert own[0] == expected
+    # in training all ranks are interrupted alike
+    assert ranks[0][0] in ("RankError", "KeyboardInterrupt" if what is cases.interrupt else "")
+
+
 @pytest.mark.parametrize("name", cases.END)
 def test_all_ranks_end_when_one_wants_to(results, name):
     _, reason = cases.END[name]
