@@ -89,11 +89,11 @@ class Batches:
         total = per_sample * tokens.n_samples
         # one backward pass over the kept graph is cheapest; chunks repeat no work but keep
         # no graph, so that memory is bounded
-        self.keeps_graph = chunk_size is None and total <= GRAPH_BYTES
+        self.keeps_graph = chunk_size is None and total <= max(GRAPH_BYTES, spare_bytes(device))
         if chunk_size is None and not self.keeps_graph:
             chunk_size = max(1, int(CHUNK_BYTES // per_sample))
         self.row_sets = row_sets(tokens, chunk_size)
-        cached = tokens.values.size * itemsize <= CACHE_BYTES
+        cached = tokens.values.size * itemsize <= max(CACHE_BYTES, spare_bytes(device))
         self._cache: list[Batch] | None = None
         if cached:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):
@@ -149,6 +149,14 @@ def activation_bytes(config: ModuleConfig, T: int, itemsize: int) -> int:
     per_layer = T * (6 * config.d_model + 2 * config.n_heads * config.d_qk + 2 * config.d_ff)
     per_layer += 3 * config.n_heads * T * T
     return itemsize * (config.n_layers * per_layer + T * config.token_width)
+
+
+def spare_bytes(device: torch.device) -> int:
+    """Return how much of a GPU's free memory one purpose may take: others train there as well.
+
+    Where it turns out to be too much, chunks are made smaller.
+    """
+    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
 
 
 def check_memory(per_sample: int, n: int, T: int, d: int, device: torch.device) -> None:

@@ -172,3 +172,10 @@ def test_memory_of_attention_is_quadratic_in_the_number_of_tokens():
     large, huge = activation_bytes(config, 10_000, 8), activation_bytes(config, 20_000, 8)
     assert huge > 3.9 * large
     assert activation_bytes(config, 100, 4) * 2 == activation_bytes(config, 100, 8)
+
+
+def test_a_gpu_lends_a_quarter_of_its_free_memory(monkeypatch):
+    """Chunks of the size that suits a CPU would leave most of it idle."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80, 100))
+    assert _batches.spare_bytes(torch.device("cuda")) == 20
+    assert _batches.spare_bytes(torch.device("cpu")) == 0
