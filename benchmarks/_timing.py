@@ -40,7 +40,9 @@ def choose_n_iter(fit, seconds, fewest):
     """Return how many iterations take about so many seconds; warms up along the way."""
     first = timed(lambda: fit(1))[0]
     per_iteration = first
-    if first < seconds:  # what is done once may be most of it
+    if first < 20 * max(seconds, 1.0):  # the first fit of a process loads parts of torch
         first = timed(lambda: fit(1))[0]
+        per_iteration = first
+    if first < seconds:  # what is done once may be most of it
         per_iteration = max(1e-5, (timed(lambda: fit(4))[0] - first) / 3)
     return int(np.clip(seconds / per_iteration, fewest, 2000))
