@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted
-from skorch.callbacks import Callback
 
 from sklearn_restf._batches import Batches
 from sklearn_restf._collective import ALONE, Collective, current_group
 from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._device import prediction_device, resolve_device, resolve_dtype
+from sklearn_restf._device import resolve_device, resolve_dtype
 from sklearn_restf._fit_diagnostics import diagnose_fit
-from sklearn_restf._input import RawTokens, read_sample_weight, read_X
+from sklearn_restf._fitted import FittedEstimator, is_fitted_name
+from sklearn_restf._input import RawTokens, read_X
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._parameters import check_parameters
-from sklearn_restf._prediction import predict_tokens
 from sklearn_restf._problem import Problem, module_config, refuse_beyond_range, refuse_other_layout
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
@@ -41,21 +36,15 @@ from sklearn_restf._state import (
     initial_state,
     state_of,
 )
+from sklearn_restf._targets import read_sample_weight
 from sklearn_restf._threads import thread_limit, work_per_pass
-from sklearn_restf._tokens import TokenLayout, as_layout, check_compatible, plan_layout
-from sklearn_restf._training import (
-    FullBatchClassifierNet,
-    FullBatchNet,
-    TrainingResult,
-    TrainingSettings,
-    gradients_enabled,
-)
+from sklearn_restf._tokens import TokenLayout, check_compatible, plan_layout
+from sklearn_restf._training import FullBatchClassifierNet, FullBatchNet
+from sklearn_restf._training_result import TrainingResult, TrainingSettings
 from sklearn_restf._validation_split import split_rows
 
-PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
 
-
-class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
+class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
     """Shared machinery of the regressor and the classifier."""
 
     _parameter_constraints = PARAMETER_CONSTRAINTS
@@ -387,106 +376,6 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
         fitted = FittedModel(problem.config, problem.layout, state, self.loss, 0.0)
         return attributes | {"_fitted": fitted, "device_": str(problem.device)}
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave no half-fitted estimator: on an error, unfitted, or as it was (warm_start)."""
-        before = dict(vars(self))
-        if not self.warm_start:
-            self._forget()
-        try:
-            with gradients_enabled():
-                yield
-        except BaseException:
-            self._forget()
-            if self.warm_start:
-                self.__dict__.update(before)
-            raise
-
-    def _forget(self) -> None:
-        for name in [name for name in vars(self) if is_fitted_name(name)]:
-            delattr(self, name)
-
-    # --- predict --------------------------------------------------------------------
-
-    def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
-        """Return the module's outputs in float64, and the samples they belong to."""
-        check_is_fitted(self)
-        fitted = self._fitted
-        tokens = self._read_X(X, reset=False)
-        check_compatible(
-            fitted.layout,
-            tokens,
-            type(self).__name__,
-            fixed=fitted.config.positional_encoding == "learned",
-        )
-        tokens = as_layout(fitted.layout, tokens)
-        device = prediction_device(self.device_, type(self).__name__)
-        with thread_limit(work_per_pass(fitted.config, tokens)):
-            raw = predict_tokens(fitted, tokens, device, self.chunk_size)
-        if not np.isfinite(raw).all():
-            raise ValueError(
-                "X is so far from the training samples that predictions overflow. Check its units."
-            )
-        return raw, tokens
-
-    # --- views of the fitted model --------------------------------------------------
-
-    @property
-    def module_(self) -> ResidualTransformer:
-        """The fitted torch module, rebuilt from the stored weights at every access."""
-        self._require_fitted("module_")
-        return build_module(
-            self._fitted.config, self._fitted.state, dtype=getattr(torch, self.dtype_)
-        )
-
-    @property
-    def net_(self) -> FullBatchNet:
-        """A skorch net around :attr:`module_`, with the training history."""
-        self._require_fitted("net_")
-        net = FullBatchNet(self.module_, settings=self._training_settings()).initialize()
-        for epoch, loss in enumerate(self.loss_curve_, start=1):
-            net.history.new_epoch()
-            net.history.record("epoch", epoch)
-            net.history.record("train_loss", loss)
-        return net
-
-    @property
-    def callbacks_(self) -> list[Callback]:
-        """The skorch callbacks as the fit used (and changed) them; not kept by pickle."""
-        self._require_fitted("callbacks_")
-        return getattr(self, "_fitted_callbacks", [])
-
-    def _require_fitted(self, name: str) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r} before fit"
-            )
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "_fitted" in vars(self)
-
-    def __sklearn_clone__(self) -> Any:
-        try:
-            return super().__sklearn_clone__()
-        except TypeError:  # a callback that cannot be copied (it holds a lock, say) is shared
-            if not self.callbacks:
-                raise
-            probe = copy.copy(self)
-            probe.callbacks = None
-            result = super(ResidualTransformerBase, probe).__sklearn_clone__()
-            result.callbacks = self.callbacks
-            return result
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_fitted_callbacks", None)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # parameters that came after the file was written have their defaults
-        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
-        super().__setstate__(defaults | state)
-
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = True
@@ -499,8 +388,3 @@ class ResidualTransformerBase(CallbackSupportMixin, BaseEstimator):
 def draw_split_seed(random_state: np.random.RandomState) -> int:
     """Draw the seed of the validation split, the first number that a fit draws."""
     return int(random_state.randint(np.iinfo(np.int32).max))
-
-
-def is_fitted_name(name: str) -> bool:
-    """Tell whether an instance attribute belongs to the fitted state."""
-    return name in PRIVATE_FITTED or (name.endswith("_") and not name.startswith("_"))

@@ -21,7 +21,7 @@ from sklearn_restf._spectra import (
     singular_values,
     spectra,
 )
-from sklearn_restf._training import TrainingResult
+from sklearn_restf._training_result import TrainingResult
 
 
 @dataclass(frozen=True)

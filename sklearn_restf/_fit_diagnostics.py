@@ -21,7 +21,7 @@ from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
 from sklearn_restf._threads import thread_limit, work_per_pass
-from sklearn_restf._training import TrainingResult
+from sklearn_restf._training_result import TrainingResult
 from sklearn_restf._warnings import warn
 from sklearn_restf.exceptions import RankCollapseWarning
 

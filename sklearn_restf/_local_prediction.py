@@ -25,7 +25,7 @@ from sklearn_restf._tangent_kernel import (
     smallest_eigenvalue,
     valid_horizon,
 )
-from sklearn_restf._training import TrainingResult
+from sklearn_restf._training_result import TrainingResult
 
 Fields = tuple[dict[str, Any], dict[str, str]]
 

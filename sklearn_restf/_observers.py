@@ -12,7 +12,8 @@ from skorch.dataset import Dataset
 from sklearn_restf._batches import Batches
 
 if TYPE_CHECKING:
-    from sklearn_restf._training import FullBatchNet, TrainingResult
+    from sklearn_restf._training import FullBatchNet
+    from sklearn_restf._training_result import TrainingResult
 
 
 class StoppedByCallback(Exception):

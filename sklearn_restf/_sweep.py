@@ -32,7 +32,8 @@ from sklearn_restf._sweep_fused import is_supported
 from sklearn_restf._sweep_objective import StackedObjective
 from sklearn_restf._sweep_results import Outcome, Scorer, conclude
 from sklearn_restf._threads import thread_limit, work_per_pass
-from sklearn_restf._training import TrainingResult, gradients_enabled
+from sklearn_restf._training import gradients_enabled
+from sklearn_restf._training_result import TrainingResult
 
 Task = tuple[float, Fold]  # residual_beta, fold
 

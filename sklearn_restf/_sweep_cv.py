@@ -15,12 +15,13 @@ from sklearn.model_selection import check_cv
 
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._collective import current_group
-from sklearn_restf._input import RawTokens, read_sample_weight
+from sklearn_restf._input import RawTokens
 from sklearn_restf._parameters import BOOL, Constraint, is_bool, one_of
 from sklearn_restf._samples import Samples
 from sklearn_restf._sweep import run_sweep
 from sklearn_restf._sweep_data import Fold, SweepData
 from sklearn_restf._sweep_results import results_table, tell
+from sklearn_restf._targets import read_sample_weight
 
 
 def is_betas(value: Any) -> bool:

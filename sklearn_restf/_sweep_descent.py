@@ -16,7 +16,8 @@ from torch import Tensor
 from sklearn_restf._descent import GROWTH, SHRINK, SMALLEST_RATE
 from sklearn_restf._state import NumpyState
 from sklearn_restf._sweep_objective import StackedObjective
-from sklearn_restf._training import BLOW_UP, TrainingResult, TrainingSettings
+from sklearn_restf._training import BLOW_UP
+from sklearn_restf._training_result import TrainingResult, TrainingSettings
 
 
 class StackedDescent:

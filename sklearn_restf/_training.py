@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,14 @@ from sklearn_restf._best import Best
 from sklearn_restf._collective import ALONE, Collective, ProcessGroup, StoppedByPeer
 from sklearn_restf._descent import FIRST_RATE, GROWTH
 from sklearn_restf._descent_ahead import choose_descent
-from sklearn_restf._losses import Loss, probabilities
+from sklearn_restf._losses import probabilities
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective
 from sklearn_restf._observers import Observers, StoppedByCallback
 from sklearn_restf._progress import Progress
 from sklearn_restf._shared_objective import SharedObjective
-from sklearn_restf._state import NumpyState, state_of
+from sklearn_restf._state import state_of
+from sklearn_restf._training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training_state import restore, state_of_training
 
 BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
@@ -36,53 +36,6 @@ BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first o
 # begin(iteration) and end(iteration, net) of scikit-learn's callback protocol; end returns
 # True to stop
 IterationHooks = tuple[Callable[[int], None], Callable[[int, "FullBatchNet"], bool]]
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """What the training loop needs to know of the estimator's parameters."""
-
-    loss: Loss
-    learning_rate: float | str
-    momentum: float
-    alpha: float
-    max_iter: int
-    tol: float | None
-    n_iter_no_change: int
-    verbose: int = 0
-
-
-@dataclass
-class TrainingResult:
-    """What a run leaves behind: initial weights, weights to keep, and its history.
-
-    `losses` and `gradient_norms` have one entry per visited point (the initial one included),
-    `learning_rates` one per step.
-    """
-
-    initial_state: NumpyState
-    state: NumpyState = field(default_factory=dict)
-    kept_best: bool = False  # whether `state` is the best one rather than the last
-    best_iteration: int = 0
-    losses: list[float] = field(default_factory=list)
-    gradient_norms: list[float] = field(default_factory=list)
-    learning_rates: list[float] = field(default_factory=list)
-    validation_losses: list[float] = field(default_factory=list)
-    stop_reason: str = "max_iter"
-    loss: float = math.nan  # objective at `state`
-    learning_rate: float = math.nan
-    velocity: np.ndarray | None = None
-
-    @property
-    def n_iter(self) -> int:
-        """Number of gradient-descent steps taken."""
-        return len(self.learning_rates)
-
-    def drop_unfinished(self) -> None:
-        """Forget the half of an iteration that an interrupt left."""
-        n = min(self.n_iter, len(self.losses) - 1, len(self.gradient_norms) - 1)
-        del self.losses[n + 1 :], self.gradient_norms[n + 1 :]
-        del self.learning_rates[n:], self.validation_losses[n:]
 
 
 class FullBatchNet(NeuralNet):

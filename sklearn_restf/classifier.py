@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._input import RawTokens, as_numpy, check_length, validating
+from sklearn_restf._input import RawTokens, as_numpy, validating
 from sklearn_restf._losses import (
     Loss,
     binary_log_loss,
@@ -27,6 +27,7 @@ from sklearn_restf._losses import (
 from sklearn_restf._parameters import instance_of, one_of
 from sklearn_restf._shards import class_weights, common_labels
 from sklearn_restf._sklearn_callbacks import with_callbacks
+from sklearn_restf._targets import check_length
 
 
 class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):

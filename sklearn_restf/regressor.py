@@ -14,13 +14,10 @@ from sklearn.utils import Tags
 
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._collective import ALONE, Collective
-from sklearn_restf._input import (
-    RawTokens,
-    read_sample_weight,
-    read_y_numeric,
-)
+from sklearn_restf._input import RawTokens
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._sklearn_callbacks import with_callbacks
+from sklearn_restf._targets import read_sample_weight, read_y_numeric
 from sklearn_restf._tokens import weighted_moments
 
 

@@ -7,8 +7,9 @@ import torch
 from numpy.testing import assert_allclose
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._input import read_sample_weight, validating
+from sklearn_restf._input import validating
 from sklearn_restf._spectra import spectra
+from sklearn_restf._targets import read_sample_weight
 from sklearn_restf._tokens import TokenLayout
 
 SHORT = {"max_iter": 3, "tol": None, "d_ff": 4, "random_state": 0}

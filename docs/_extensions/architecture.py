@@ -27,7 +27,7 @@ ROOMS = {
     "estimators": ("regressor", "classifier", "_theorem"),
     "fit, step by step": (
         *("_base", "_constraints", "_parameters", "_reporting", "_samples", "_prediction"),
-        *("_sklearn_callbacks", "_skorch_callbacks", "_validation_split", "_shards"),
+        *("_fitted", "_sklearn_callbacks", "_skorch_callbacks", "_validation_split", "_shards"),
     ),
     "diagnostics": (
         *("_diagnos", "_fit_diagnostics", "_advice", "_certificate", "_rates", "_spectra"),
@@ -42,7 +42,7 @@ ROOMS = {
         *("_module", "_compute", "_fused", "_products", "_losses", "_state", "_threads"),
         *("pretrained", "_model_files"),
     ),
-    "input to tokens": ("_input", "_tokens"),
+    "input to tokens": ("_input", "_tokens", "_targets"),
     "several processes": ("_collective", "distributed"),
     "ground": ("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps"),
     "preprocessing": ("preprocessing",),
