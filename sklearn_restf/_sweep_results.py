@@ -57,6 +57,7 @@ def conclude(
     return outcome
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a score of huge targets may be infinite
 def held_out_score(scorer: Scorer, estimator: Any, held: Held) -> float:
     """Return the score, weighted where the scorer takes weights."""
     if held.weight is not None:
@@ -75,6 +76,7 @@ def as_number(score: Any) -> float:
     return float(score)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def results_table(betas: Sequence[float], outcomes: list[list[Outcome]]) -> dict[str, Any]:
     """Return ``cv_results_`` in the format of scikit-learn's GridSearchCV."""
     results: dict[str, Any] = {}
@@ -113,7 +115,8 @@ def tell(name: str, outcomes: list[list[Outcome]]) -> None:
         )
     by_category: dict[type[Warning], list[str]] = {}
     for outcome in flat:
-        for category, message in dict.fromkeys(outcome.warnings):
+        # of each kind the first, so that models are counted, not messages
+        for category, message in dict(reversed(outcome.warnings)).items():
             by_category.setdefault(category, []).append(message)
     by_category.pop(RankCollapseWarning, None)
     for category, messages in by_category.items():

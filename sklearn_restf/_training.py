@@ -24,7 +24,7 @@ from sklearn_restf._descent_ahead import choose_descent
 from sklearn_restf._losses import probabilities
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._objective import Objective
-from sklearn_restf._observers import Observers, StoppedByCallback
+from sklearn_restf._observers import Observers, StoppedByCallback, is_deliberate
 from sklearn_restf._progress import Progress
 from sklearn_restf._shared_objective import SharedObjective
 from sklearn_restf._state import state_of
@@ -156,7 +156,7 @@ class FullBatchNet(NeuralNet):
         try:
             super().notify(method_name, **cb_kwargs)
         except KeyboardInterrupt as error:
-            if not self.callbacks_:
+            if not self.callbacks_ or not is_deliberate(error):
                 raise
             raise StoppedByCallback from error
 
@@ -294,7 +294,12 @@ class FullBatchNet(NeuralNet):
         result.loss = result.losses[best.iteration if result.kept_best else -1]
         if observers:
             kept = self.objective_.theta.clone()
-            observers.train_end()
+            try:
+                observers.train_end()
+            except KeyboardInterrupt:
+                result.stop_reason = "interrupted"
+                self._finish(result, best, None)
+                return
             if not torch.equal(kept, self.objective_.theta):  # weights a callback put back
                 result.loss, result.velocity = self.objective_.evaluate(), None
         result.state = state_of(self.module_)

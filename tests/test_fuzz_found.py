@@ -1,12 +1,18 @@
 """Faults that the randomised search found, each by the smallest call that showed it."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf import (
+    ResidualTransformerClassifier,
+    ResidualTransformerRegressor,
+    ResidualTransformerRegressorCV,
+)
 from sklearn_restf._input import validating
 from sklearn_restf._spectra import spectra
 from sklearn_restf._targets import read_sample_weight
@@ -194,3 +200,20 @@ def test_diagnostics_of_a_model_that_does_not_move():
 def test_sizes_beyond_memory():
     with pytest.raises(MemoryError, match="d_ff"):
         ResidualTransformerRegressor(**SHORT | {"d_ff": 2**62}).fit(X, LABELS)
+
+
+def test_a_search_with_huge_targets_says_nothing():
+    y = np.array([1e300, -1e300, 2.0, 1e299, 0.0, 1e300])
+    search = ResidualTransformerRegressorCV([0.0, 1.0], cv=2, **SHORT).fit(X, y)
+    assert np.isfinite(search.predict(X)).all()
+
+
+def test_a_search_counts_models_not_messages():
+    def talkative(estimator, X, y):
+        warnings.warn("one", UserWarning, stacklevel=1)
+        warnings.warn("two", UserWarning, stacklevel=1)
+        return 0.0
+
+    search = ResidualTransformerRegressorCV([0.0, 1.0], cv=2, scoring=talkative, **SHORT)
+    with pytest.warns(UserWarning, match=r"^4 of 4 cross-validation .* the first one says: one$"):
+        search.fit(X, LABELS)

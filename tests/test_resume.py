@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -108,6 +109,36 @@ def test_the_best_is_exchanged_as_a_whole():
         best.offer(2.0, 2)
     assert best.kept is before
     assert best.theta.item() == 1.0
+
+
+class CtrlC(Callback):
+    """The user interrupts while a callback is at work."""
+
+    def __init__(self, event):
+        self.event = event
+
+    def on_epoch_end(self, net, **kwargs):
+        if self.event == "epoch" and len(net.history) == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    def on_train_end(self, net, **kwargs):
+        if self.event == "end":
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("event", ["epoch", "end"])
+@pytest.mark.parametrize("options", [{}, {"learning_rate": 0.3, "momentum": 0.95}], ids=str)
+def test_an_interrupt_within_a_callback_keeps_the_best(event, options):
+    """It is not mistaken for the callback's own wish to stop."""
+    model = regressor(CtrlC(event), **options)
+    with pytest.warns(ConvergenceWarning, match="was interrupted"):
+        model.fit(X, Y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.n_iter_ == (7 if event == "epoch" else 20)
+    assert model.loss_ == model.best_loss_
+    shorter = regressor(**options, max_iter=max(model.best_iteration_, 1)).fit(X, Y)
+    if model.best_iteration_:
+        assert_array_equal(model.predict(X), shorter.predict(X))
 
 
 def test_an_interrupted_diagnosis_costs_no_fit(monkeypatch):

@@ -39,10 +39,14 @@ def fuzz() -> dict[str, object]:
 
 
 def read_fuzz(printed: str) -> dict[str, object]:
-    """Read what the randomised search printed."""
-    seed, cases = re.search(r"seed (\d+): (\d+) cases", printed).groups()
-    calls = {name: int(count) for count, name in re.findall(r"^ +(\d+)  (.+)$", printed, re.M)}
-    return {"seed": int(seed), "cases": int(cases), "calls": calls}
+    """Read what the randomised search printed, of fits and of searches."""
+    found: dict[str, object] = {}
+    pattern = r"(judge\w*), seed (\d+): (\d+) cases; .*\n((?: +\d+  .+\n)+)"
+    for name, seed, cases, lines in re.findall(pattern, printed):
+        calls = {what: int(n) for n, what in re.findall(r"^ +(\d+)  (.+)$", lines, re.M)}
+        entry = {"seed": int(seed), "cases": int(cases), "calls": calls}
+        found |= entry if name == "judge" else {"searches": entry}
+    return found
 
 
 def kills(times: int = 50) -> dict[str, object]:

@@ -16,12 +16,15 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
+from sklearn_restf import ResidualTransformerClassifierCV, ResidualTransformerRegressorCV
 from sklearn_restf.exceptions import RankCollapseWarning
 from tests.fuzz.cases import INVALID, VALID
 
 ALLOWED_WARNINGS = (ConvergenceWarning, RankCollapseWarning, DataConversionWarning)
 # scikit-learn's own words about the names of columns, when containers are mixed
 FEATURE_NAMES = re.compile("X has feature names|valid feature names")
+# and its words, and ours, about folds: too few samples for two, or a candidate that diverged
+SEARCHES = re.compile("n_splits|of cv|less than two samples|fits of .* failed and score NaN")
 ARGUMENTS = {"X", "y", "sample_weight", "X_val", "y_val", "sample_weight_val"}
 NAMES = ARGUMENTS | VALID.keys() | INVALID.keys() | {"class_weight"}
 CPU_SECONDS = 30.0
@@ -91,6 +94,8 @@ def attempt(step, case, call, *, must_refuse=frozenset()):
     if seconds > CPU_SECONDS:
         raise Fault(f"{step}: took {seconds:.0f} s")
     for warning in caught:
+        if step == "search" and SEARCHES.search(str(warning.message)):
+            continue
         fine = issubclass(warning.category, ALLOWED_WARNINGS)
         if not fine and not FEATURE_NAMES.search(str(warning.message)):
             where = f"{warning.filename}:{warning.lineno}"
@@ -101,6 +106,8 @@ def attempt(step, case, call, *, must_refuse=frozenset()):
         outcomes[f"{step}: done"] += 1
         return result
     named = names_in(str(error))
+    if step == "search" and SEARCHES.search(str(error)):
+        named |= must_refuse or {"X"}
     # parameters may clash with the data, and be found to before what was spoilt is
     expected = must_refuse | case.parameters.keys() if must_refuse else NAMES
     if not named & expected:
@@ -128,6 +135,28 @@ def judge(case):
         raise Fault("an input was written to")
     if parameters != fingerprint([estimator.get_params()[name] for name in case.parameters]):
         raise Fault("a parameter was changed")
+
+
+def judge_search(case):
+    """Choose residual_beta with the parameters and samples of a case."""
+    outcomes["cases"] += 1
+    make = ResidualTransformerRegressorCV
+    if case.kind == "classifier":
+        make = ResidualTransformerClassifierCV
+    known = make().get_params()
+    parameters = {name: v for name, v in case.parameters.items() if name in known}
+    fit = {name: case.fit[name] for name in ("X", "y", "sample_weight")}
+    must_refuse = case.spoilt("fit")
+    if must_refuse - parameters.keys() - fit.keys():
+        return  # spoilt where a search has no such argument
+    estimator = make(residual_betas=[0.0, 1.0], cv=2, **parameters)
+    before = global_state()[1:]  # splitting may draw from NumPy's generator
+    fitted = attempt("search", case, lambda: estimator.fit(**fit), must_refuse=must_refuse)
+    if before != global_state()[1:]:
+        raise Fault("global state changed")
+    if fitted is not None:
+        refuse = case.spoilt("predict")
+        attempt("predict", case, lambda: estimator.predict(case.X_new), must_refuse=refuse)
 
 
 def run(case, estimator):

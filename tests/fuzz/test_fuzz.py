@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.fuzz.cases import cases
-from tests.fuzz.judge import judge, outcomes
+from tests.fuzz.judge import judge, judge_search, outcomes
 
 #: Cases of the long search and the seed it starts from: another seed, other cases.
 N_CASES = int(os.environ.get("FUZZ_CASES", "20000"))
@@ -28,14 +28,22 @@ def test_finite_or_refused(case):
     judge(case)
 
 
+@pytest.mark.timeout(600)
+@settings(max_examples=20, suppress_health_check=SLOW_TO_DRAW)
+@given(cases())
+def test_searches_finite_or_refused(case):
+    judge_search(case)
+
+
 @pytest.mark.fuzz
 @pytest.mark.timeout(0)
-def test_finite_or_refused_at_length(capsys):
+@pytest.mark.parametrize(("judge", "n_cases"), [(judge, N_CASES), (judge_search, N_CASES // 10)])
+def test_finite_or_refused_at_length(capsys, judge, n_cases):
     outcomes.clear()
 
     @seed(SEED)
     @settings(
-        max_examples=N_CASES,
+        max_examples=n_cases,
         derandomize=False,
         database=None,
         phases=[Phase.generate, Phase.shrink],
@@ -49,4 +57,4 @@ def test_finite_or_refused_at_length(capsys):
         search()
     finally:
         with capsys.disabled():
-            print(f"\nseed {SEED}: {describe()}")
+            print(f"\n{judge.__name__}, seed {SEED}: {describe()}")
