@@ -74,9 +74,10 @@ def scarce(monkeypatch, n_rows):
         objective, "_gauss_newton_product",
         limited(objective._gauss_newton_product, lambda self, batch, _: len(batch.y)),
     )  # fmt: skip
+    make_forward = prediction_module.make_forward
     monkeypatch.setattr(
-        prediction_module._compute, "forward",
-        limited(prediction_module._compute.forward, lambda module, x, mask=None: len(x)),
+        prediction_module, "make_forward",
+        lambda *args: limited(make_forward(*args), lambda x, mask: len(x)),
     )  # fmt: skip
 
 
