@@ -46,14 +46,19 @@ class Best:
 
     def offer(self, value: float, iteration: int) -> bool:
         """Keep the current parameters if `value` is the lowest yet."""
+        improved = value < self.kept.value
+        if improved:
+            before, spare = self.kept, self._spare
+            spare.copy_(self.current)
+            self.kept = Kept(spare, value, iteration)
+            self._spare = before.theta
         self.history.append(value)
-        if not value < self.kept.value:
-            return False
-        before, spare = self.kept, self._spare
-        spare.copy_(self.current)
-        self.kept = Kept(spare, value, iteration)
-        self._spare = before.theta
-        return True
+        return improved
+
+    @property
+    def n_offered(self) -> int:
+        """How many iterations were looked at to their end, the start not counted."""
+        return max(len(self.history) - 1, self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as tensors and numbers."""

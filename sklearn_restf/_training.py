@@ -184,12 +184,12 @@ class FullBatchNet(NeuralNet):
         except KeyboardInterrupt:
             if not result.gradient_norms:
                 raise
-            result.drop_unfinished()
+            result.drop_unfinished(best.n_offered)
             result.stop_reason = "interrupted"
         except StoppedByPeer as stopped:
             if not result.gradient_norms:
                 raise KeyboardInterrupt from stopped
-            result.drop_unfinished()
+            result.drop_unfinished(best.n_offered)
             result.stop_reason = stopped.reason
         self._finish(result, best, observers)
         return self.group.finish(result)
@@ -251,7 +251,7 @@ class FullBatchNet(NeuralNet):
                 return
             norm = self.optimizer_.gradient_norm()
             criterion = loss if valid is None else self.validation_loss(valid)
-            # together, so that an interrupt finds histories of equal length
+            # an interrupt before `offer` has ended leaves this iteration unfinished: `n_offered`
             result.learning_rates.append(self.optimizer_.last_rate)
             result.losses.append(loss)
             result.gradient_norms.append(norm)

@@ -51,8 +51,7 @@ class TrainingResult:
         """Number of gradient-descent steps taken."""
         return len(self.learning_rates)
 
-    def drop_unfinished(self) -> None:
-        """Forget the half of an iteration that an interrupt left."""
-        n = min(self.n_iter, len(self.losses) - 1, len(self.gradient_norms) - 1)
+    def drop_unfinished(self, n: int) -> None:
+        """Forget the half of an iteration that an interrupt left after `n` whole ones."""
         del self.losses[n + 1 :], self.gradient_norms[n + 1 :]
         del self.learning_rates[n:], self.validation_losses[n:]

@@ -96,6 +96,31 @@ def test_an_interrupt_by_signal_keeps_the_best(times):
         assert outcome["same as that many iterations"]
 
 
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_iteration_whose_weights_were_not_looked_at_does_not_count(
+    monkeypatch, held_out, moment
+):
+    """Interrupted between recording a loss and keeping its weights."""
+    offer = Best.offer
+
+    def interrupted(self, value, iteration):
+        if iteration == 9 and moment == "before":
+            raise KeyboardInterrupt
+        improved = offer(self, value, iteration)
+        if iteration == 9:
+            raise KeyboardInterrupt
+        return improved
+
+    monkeypatch.setattr(Best, "offer", interrupted)
+    model = regressor(callbacks=None, early_stopping=held_out)
+    with pytest.warns(ConvergenceWarning, match="was interrupted"):
+        model.fit(X, Y)
+    assert model.n_iter_ == len(model.loss_curve_) == (8 if moment == "before" else 9)
+    curve = model.validation_curve_ if held_out else model.loss_curve_
+    assert model.best_iteration_ == 1 + np.argmin(curve)
+
+
 def test_the_best_is_exchanged_as_a_whole():
     """Whatever was kept before an interrupt within `offer` stays what it was."""
     current = torch.tensor([1.0])
