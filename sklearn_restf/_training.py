@@ -33,8 +33,7 @@ from sklearn_restf._training_state import restore, state_of_training
 
 BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
 
-# begin(iteration) and end(iteration, net) of scikit-learn's callback protocol; end returns
-# True to stop
+# begin(iteration) and end(iteration, net), True to stop, of scikit-learn's callback protocol
 IterationHooks = tuple[Callable[[int], None], Callable[[int, "FullBatchNet"], bool]]
 
 
@@ -164,8 +163,7 @@ class FullBatchNet(NeuralNet):
         """Train and return what happened; an interrupt ends training, it loses nothing."""
         assert self.train is not None
         self.initialize()
-        # attributes, so that a checkpoint can save and restore them
-        result = self.result_ = TrainingResult(state_of(self.module_))
+        result = self.result_ = TrainingResult(state_of(self.module_))  # for checkpoints, too
         best = self.best_ = Best(self.objective_.theta)
         observers = Observers(self) if self.callbacks_ else None
         try:
