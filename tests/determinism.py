@@ -6,11 +6,14 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+from torch import distributed
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf.distributed import rows_of_rank
 
 N, T, D = 400, 8, 16
 ITERATIONS = 20
@@ -34,10 +37,10 @@ RUNS = {
 }
 
 
-def output(name, **changes):
-    """Fit and return what is predicted for the training samples."""
+def output(name, rows=slice(None), **changes):
+    """Fit on some samples and return what is predicted for all."""
     make, X, y, parameters = RUNS[name]
-    estimator = make(**COMMON | parameters | changes).fit(X, y)
+    estimator = make(**COMMON | parameters | changes).fit(X[rows], y[rows])
     return estimator.predict_proba(X) if hasattr(estimator, "classes_") else estimator.predict(X)
 
 
@@ -46,15 +49,18 @@ def difference(a, b):
     return float(np.abs(a - b).max() / b.std())
 
 
-def started(name, n_threads, changes=None):
-    """Start a process of so many threads that fits; see :func:`collect`."""
+def started(name, n_threads, part=()):
+    """Start a process of so many threads that fits; see :func:`collect`.
+
+    With `part`, the rank, the number of ranks and a file they share, it fits on its part.
+    """
     environment = os.environ | {
         "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
         "OMP_NUM_THREADS": str(n_threads),
         "MKL_NUM_THREADS": str(n_threads),
         "OMP_WAIT_POLICY": "passive",  # where other work holds the cores, waiting is slow
     }
-    code = [sys.executable, "-m", "tests.determinism", name, repr(changes or {})]
+    code = [sys.executable, "-m", "tests.determinism", name, *map(str, part)]
     return subprocess.Popen(code, env=environment, cwd=environment["PYTHONPATH"],
                             stdout=subprocess.PIPE)  # fmt: skip
 
@@ -76,6 +82,23 @@ def at_once(name):
     return [collect(process) for process in [started(name, 1) for _ in range(2)]][1]
 
 
+def in_parts(name, size):
+    """Fit in several processes, each of which has a part of the samples."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "store"
+        processes = [started(name, 1, (rank, size, file)) for rank in range(size)]
+        predicted = [collect(process) for process in processes]  # all of them must end
+        return predicted[0]
+
+
+def join(rank, size, file):
+    """Join the other processes, and return which samples are this one's."""
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=int(rank), world_size=int(size)
+    )
+    return rows_of_rank(N)
+
+
 #: what is changed: (how to fit, largest difference promised)
 CHANGES = {
     "nothing": (output, 0.0),
@@ -84,6 +107,8 @@ CHANGES = {
     "4 threads": (lambda name: on_threads(name, 4), 1e-9),
     "chunks of 100 samples": (lambda name: output(name, chunk_size=100), 1e-9),
     "chunks of 7 samples": (lambda name: output(name, chunk_size=7), 1e-9),
+    "2 processes, half the samples each": (lambda name: in_parts(name, 2), 1e-9),
+    "3 processes, a third each": (lambda name: in_parts(name, 3), 1e-9),
     "float32": (lambda name: output(name, dtype="float32"), 1e-4),
 }
 
@@ -92,4 +117,5 @@ if __name__ == "__main__":
     from sklearn_restf import _threads
 
     _threads.SMALL_WORK = 0  # or the fit would take one thread, being small
-    np.save(sys.stdout.buffer, output(sys.argv[1], **eval(sys.argv[2])))
+    name, *part = sys.argv[1:]
+    np.save(sys.stdout.buffer, output(name, join(*part) if part else slice(None)))
