@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -46,6 +47,14 @@ class GradientDescent(torch.optim.Optimizer):
         self.moving = False  # whether the velocity is non-zero
         self.loss = math.nan
         self.last_rate = lr
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as every optimizer of torch does.
+
+        Around torch's method there is one that imports the compiler, which takes longer than
+        many a fit.
+        """
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rate, and all else that the next step depends on besides the parameters."""

@@ -121,3 +121,14 @@ def test_import_adds_little_to_its_dependencies():
         "print((time.process_time() - middle) / (middle - start))\n"
     )
     assert any(float(run_python(code)) < 0.5 for _ in range(3))
+
+
+def test_a_first_fit_does_not_load_the_compiler():
+    """It takes about a second, in every process that fits."""
+    printed = run_python(
+        "import sys; import numpy as np; from sklearn_restf import ResidualTransformerRegressor\n"
+        "X = np.random.default_rng(0).normal(size=(20, 3))\n"
+        "model = ResidualTransformerRegressor(max_iter=5, tol=None).fit(X, X[:, 0])\n"
+        "model.predict(X); print('torch._dynamo' in sys.modules)"
+    )
+    assert printed.strip() == "False"
