@@ -72,7 +72,7 @@ def parse():
 # iterations of the fixed-rate peers in the comparison of time to a common loss
 N_ITER = {"tiny": 200, "table": 200, "windows": 100, "ragged": 12}
 FEWEST = 2  # iterations of one timed run, besides the first
-GRID = [(rate, momentum) for rate in (0.03, 0.1, 0.3, 1.0) for momentum in (0.0, 0.9)]
+GRID = [(rate, momentum) for rate in (0.01, 0.03, 0.1, 0.3) for momentum in (0.0, 0.9)]
 
 
 def by_kind(mapping, name):
@@ -150,6 +150,8 @@ def time_to_loss(workload, contenders, X, y, rows):
             losses[rate, momentum] = ours.fit(X, y, n_iter, learning_rate=rate, momentum=momentum)
         except DivergenceError:
             continue
+    if not losses:
+        return None
     (rate, momentum), target = min(losses.items(), key=lambda item: item[1])
     result = {
         "target_loss": target,
@@ -258,7 +260,8 @@ def run(workload, names, options):
         print_predictions(record["prediction"])
     if "loss" not in options.skip and "plain" in rows:
         record["time_to_loss"] = time_to_loss(workload, contenders, X, y, rows)
-        print_time_to_loss(record["time_to_loss"])
+        if record["time_to_loss"] is not None:
+            print_time_to_loss(record["time_to_loss"])
     return record
 
 
@@ -316,13 +319,16 @@ def main():
     workloads = [w for w in WORKLOADS if options.only in w.name]
     if options.quick and not options.only:
         workloads = [w for w in workloads if w.kind != "ragged"]
-    results = {workload.name: run(workload, names, options) for workload in workloads}
     full = not (options.quick or options.only or options.skip or options.contenders)
     output = options.output or ("peers.json" if full and options.threads == 1 else None)
+    settings = {key: getattr(options, key) for key in ("threads", "repeats", "seconds", "quick")}
+    results = {}
+    for workload in workloads:
+        results[workload.name] = run(workload, names, options)
+        if output:  # after each: the whole takes a while
+            path = save_results(output, results, settings=settings)
     if output:
-        keys = ("threads", "repeats", "seconds", "quick")
-        settings = {key: getattr(options, key) for key in keys}
-        print("\nFigures in", save_results(output, results, settings=settings))
+        print("\nFigures in", path)
 
 
 if __name__ == "__main__":
