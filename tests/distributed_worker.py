@@ -3,6 +3,7 @@
 import datetime
 import os
 import pickle
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -109,5 +110,7 @@ def main(rank, size, folder):
 
 
 if __name__ == "__main__":
+    # ignored where the tests run in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     np.seterr(all="warn")
     main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -57,4 +57,6 @@ def main(times, seed):
 
 
 if __name__ == "__main__":
+    # ignored where the tests run in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(int(sys.argv[1]), int(sys.argv[2]))

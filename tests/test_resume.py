@@ -84,6 +84,14 @@ def test_killed_fits_end_as_undisturbed_ones(kills, tmp_path):
 # --- SIGINT ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def interruptible():
+    """Let SIGINT interrupt, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("times", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_an_interrupt_by_signal_keeps_the_best(times):
@@ -151,6 +159,7 @@ class CtrlC(Callback):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("event", ["epoch", "end"])
 @pytest.mark.parametrize("options", [{}, {"learning_rate": 0.3, "momentum": 0.95}], ids=str)
 def test_an_interrupt_within_a_callback_keeps_the_best(event, options):
