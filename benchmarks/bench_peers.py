@@ -57,7 +57,7 @@ def parse():
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="about how long one run takes")
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long one run takes")
     parser.add_argument("--contenders", nargs="+", help="some of them; ours is always there")
     parser.add_argument("--skip", nargs="*", default=[], help="parts: memory, loss, prediction")
     parser.add_argument("--output", help="file for the figures")
