@@ -64,12 +64,12 @@ def run_sweep(
         jobs = min(joblib.effective_n_jobs(n_jobs), len(tasks))
         pieces = -(-len(tasks) // (size * jobs)) * jobs  # as many for every job
         bounds = np.linspace(0, len(tasks), pieces + 1).astype(int)
-        # threads: torch does not hold the interpreter, and there are no processes to start
-        groups = Parallel(n_jobs=n_jobs, prefer="threads")(
-            delayed(fit_side_by_side)(plain, data, tasks[start:end])
+        # threads would wait for each other: small models are mostly the interpreter's work
+        groups = Parallel(n_jobs=n_jobs)(
+            delayed(fit_group)(plain, data, tasks[start:end], scorer)
             for start, end in itertools.pairwise(bounds)
         )
-        outcomes = [finish(run, data, scorer) for group in groups for run in group]
+        outcomes = list(itertools.chain(*groups))
     else:
         outcomes = Parallel(n_jobs=n_jobs)(
             delayed(fit_one)(plain, data, task, scorer) for task in tasks
@@ -120,6 +120,13 @@ class Run:
     fold: Fold
     result: TrainingResult | None = None
     seconds: float = 0.0
+
+
+def fit_group(
+    plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task], scorer: Scorer
+) -> list[Outcome]:
+    """Train several models side by side, and score each."""
+    return [finish(run, data, scorer) for run in fit_side_by_side(plain, data, tasks)]
 
 
 def fit_side_by_side(

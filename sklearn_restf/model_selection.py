@@ -104,7 +104,7 @@ validation_fraction, chunk_size, diagnostics, diagnostics_samples, device, dtype
     multiply-adds (5,000 tokens of width 16 or so; a third of that with several layers, several
     heads, LayerNorm or ``pooling="last"``; on a GPU always), there are no callbacks and no
     `chunk_size`: 5 to 13 of them at a time (on a GPU as many as have 2 GiB of intermediate
-    results), in `n_jobs` threads. Otherwise joblib trains them one by one, in `n_jobs` processes.
+    results). Otherwise one by one. In both cases joblib spreads the work over `n_jobs` processes.
 
     Examples
     --------
@@ -330,7 +330,7 @@ class_weight : optional
     multiply-adds (5,000 tokens of width 16 or so; a third of that with several layers, several
     heads, LayerNorm or ``pooling="last"``; on a GPU always), there are no callbacks and no
     `chunk_size`: 5 to 13 of them at a time (on a GPU as many as have 2 GiB of intermediate
-    results), in `n_jobs` threads. Otherwise joblib trains them one by one, in `n_jobs` processes.
+    results). Otherwise one by one. In both cases joblib spreads the work over `n_jobs` processes.
 
     Examples
     --------
