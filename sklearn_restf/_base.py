@@ -158,13 +158,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         )
         with thread_limit(work_per_pass(problem.config, samples.tokens)):
             result = net.run()
-            self._store(result, problem)
-            # quantities that overflow become inf or NaN, with a reason, not warnings
-            with np.errstate(over="ignore", invalid="ignore"):
-                diagnostics = diagnose_fit(
-                    self, result, problem.train, problem.config, self._loss_function(), group
-                )
-            self.convergence_diagnostics_ = group.first(diagnostics)
+            self._store(result, problem, group)
         self._fitted_callbacks = [callback for _, callback in net.callbacks_]
         if context:
             context.close(dict(vars(self)))
@@ -345,8 +339,8 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             verbose=int(self.verbose),
         )
 
-    def _store(self, result: TrainingResult, problem: Problem) -> None:
-        """Set the fitted attributes of a run that ended, one way or another."""
+    def _store(self, result: TrainingResult, problem: Problem, group: Collective = ALONE) -> None:
+        """Set the fitted attributes of a run that ended, one way or another; diagnose it."""
         earlier = getattr(self, "loss_curve_", []) if self.warm_start else []
         earlier_validation = getattr(self, "validation_curve_", []) if self.warm_start else []
         self._fitted = FittedModel(
@@ -368,6 +362,10 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         self.stop_reason_ = result.stop_reason
         self.device_ = str(problem.device)
         self.dtype_ = str(problem.dtype).removeprefix("torch.")
+        diagnostics = diagnose_fit(
+            self, result, problem.train, problem.config, self._loss_function(), group
+        )
+        self.convergence_diagnostics_ = group.first(diagnostics)
 
     def _provisional_attributes(self, net: FullBatchNet, problem: Problem) -> dict[str, Any]:
         """Return the fitted attributes as if training ended now, for callbacks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from sklearn_restf._objective import Objective
 GROWTH, SHRINK = 1.1, 0.5  # measured best of a handful of step rules
 SMALLEST_RATE = 1e-20
 FIRST_RATE = 0.1
+
+
+def first_rate(learning_rate: float | str, gauss_newton_norm: Callable[[], float]) -> float:
+    """Return the learning rate to start with; `gauss_newton_norm` is asked for "theory" only."""
+    if not isinstance(learning_rate, str):
+        return learning_rate
+    norm = gauss_newton_norm() if learning_rate == "theory" else 0.0
+    return 1.0 / norm if 0.0 < norm < math.inf else FIRST_RATE
 
 
 class GradientDescent(torch.optim.Optimizer):

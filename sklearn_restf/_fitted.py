@@ -68,9 +68,8 @@ class FittedEstimator(BaseEstimator):
 
     # --- predict --------------------------------------------------------------------
 
-    def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
-        """Return the module's outputs in float64, and the samples they belong to."""
-        check_is_fitted(self)
+    def _read_as_fitted(self, X: Any) -> RawTokens:
+        """Validate new samples, and bring them into the form of those of the fit."""
         fitted = self._fitted
         tokens = self._read_X(X, reset=False)
         check_compatible(
@@ -79,7 +78,12 @@ class FittedEstimator(BaseEstimator):
             type(self).__name__,
             fixed=fitted.config.positional_encoding == "learned",
         )
-        tokens = as_layout(fitted.layout, tokens)
+        return as_layout(fitted.layout, tokens)
+
+    def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
+        """Return the module's outputs in float64, and the samples they belong to."""
+        check_is_fitted(self)
+        fitted, tokens = self._fitted, self._read_as_fitted(X)
         device = prediction_device(self.device_, type(self).__name__)
         with thread_limit(work_per_pass(fitted.config, tokens)):
             raw = predict_tokens(fitted, tokens, device, self.chunk_size)
@@ -144,8 +148,12 @@ class FittedEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # parameters that came after the file was written have their defaults
-        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
-        super().__setstate__(defaults | state)
+        super().__setstate__(defaults_of(type(self)) | state)
+
+
+def defaults_of(estimator: type[BaseEstimator]) -> dict[str, Any]:
+    """Return the default of every constructor parameter."""
+    return {name: p.default for name, p in signature(estimator).parameters.items()}
 
 
 def is_fitted_name(name: str) -> bool:

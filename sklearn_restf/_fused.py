@@ -30,7 +30,7 @@ from sklearn_restf._module import (
     ModuleConfig,
     allowed_attention,
     last_token_index,
-    sinusoidal_positions,
+    position_table,
 )
 from sklearn_restf._products import add_reduction, product
 
@@ -132,10 +132,7 @@ class FusedLayer:
             return self.weights["position"][: self.T]
         if encoding is None:
             return None
-        if "position" not in self._buffers:
-            table = torch.from_numpy(sinusoidal_positions(self.T, self.config.d_model))
-            self._buffers["position"] = table.to(self.x)
-        return self._buffers["position"]
+        return position_table(self.T, self.config.d_model, self.x.dtype, str(self.x.device))
 
     # --- forward --------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import joblib
@@ -16,14 +17,14 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_restf._base import Problem, ResidualTransformerBase
+from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._batches import activation_bytes
-from sklearn_restf._descent import FIRST_RATE
+from sklearn_restf._descent import first_rate
 from sklearn_restf._device import resolve_device
-from sklearn_restf._fit_diagnostics import diagnose_fit
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ModuleConfig
 from sklearn_restf._objective import Objective
+from sklearn_restf._problem import Problem, module_config
 from sklearn_restf._reporting import report
 from sklearn_restf._state import build_module
 from sklearn_restf._sweep_data import Fold, SweepData
@@ -157,12 +158,7 @@ def prepare(plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Tas
             posed[id(fold)] = pose(plain, data, fold)
         estimator, problem = posed[id(fold)]
         estimator = copy.copy(estimator).set_params(residual_beta=beta)
-        gamma = estimator.ffn_residual_beta
-        config = replace(
-            problem.config,
-            residual_beta=beta,
-            ffn_residual_beta=float(beta if gamma is None else gamma),
-        )
+        config = module_config(estimator, problem.layout, problem.config.n_outputs)
         runs.append(Run(estimator, replace(problem, config=config), fold))
         runs[-1].seconds = time.perf_counter() - start
     return runs
@@ -194,22 +190,19 @@ def train(group: list[Run]) -> None:
     config, loss = kind(group[0])
     problems = [run.problem for run in group]
     settings = group[0].estimator._training_settings()
-    rates = np.array([first_rate(run, settings.learning_rate) for run in group])
+    rates = [first_rate(settings.learning_rate, partial(curvature, run)) for run in group]
     objective = StackedObjective(config, problems, loss, settings.alpha)
-    descent = StackedDescent(objective, objective.initial(problems), rates, settings)
+    descent = StackedDescent(objective, objective.initial(problems), np.array(rates), settings)
     for run, result in zip(group, descent.run(), strict=True):
         run.result = result
 
 
-def first_rate(run: Run, learning_rate: float | str) -> float:
-    """Return the learning rate to start with."""
-    if learning_rate != "theory":
-        return FIRST_RATE if isinstance(learning_rate, str) else learning_rate
+def curvature(run: Run) -> float:
+    """Return the largest curvature of the loss at the initial weights."""
     problem, estimator = run.problem, run.estimator
     module = build_module(problem.config, problem.state, dtype=problem.dtype, device=problem.device)
     objective = Objective(module, problem.train, estimator._loss_function(), float(estimator.alpha))
-    norm = objective.gauss_newton_norm()
-    return 1.0 / norm if 0 < norm < np.inf else FIRST_RATE
+    return objective.gauss_newton_norm()
 
 
 def finish(run: Run, data: SweepData, scorer: Scorer) -> Outcome:
@@ -218,11 +211,8 @@ def finish(run: Run, data: SweepData, scorer: Scorer) -> Outcome:
     assert result is not None
 
     def store() -> None:
-        estimator._store(result, problem)
         with thread_limit(work_per_pass(problem.config, problem.train.tokens)):
-            estimator.convergence_diagnostics_ = diagnose_fit(
-                estimator, result, problem.train, problem.config, estimator._loss_function()
-            )
+            estimator._store(result, problem)
         report(estimator, result)
 
     outcome = Outcome(fit_time=run.seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from typing import Any
 
@@ -46,12 +45,6 @@ SWEEP_CONSTRAINTS: dict[str, list[Constraint]] = {
     "refit": [BOOL, CALLABLE],
     "n_jobs": [one_of(None), Constraint(is_n_jobs, "an int other than 0")],
 }
-
-
-def defaults_of(plain: type[ResidualTransformerBase]) -> dict[str, Any]:
-    """Return the default of every constructor parameter."""
-    parameters = inspect.signature(plain).parameters
-    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def sweep_constraints(plain: dict[str, list[Constraint]]) -> dict[str, list[Constraint]]:

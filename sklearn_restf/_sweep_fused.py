@@ -18,7 +18,9 @@ import math
 import torch
 from torch import Tensor
 
+from sklearn_restf._compute import absorb_readout
 from sklearn_restf._fused import is_supported as is_one_layer
+from sklearn_restf._fused import relu_backward
 from sklearn_restf._module import ACTIVATIONS, ModuleConfig
 from sklearn_restf._sweep_module import (
     Parameters,
@@ -27,8 +29,6 @@ from sklearn_restf._sweep_module import (
     forbidden_attention,
     is_block_diagonal,
 )
-
-relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
 
 def is_supported(config: ModuleConfig) -> bool:
@@ -134,7 +134,7 @@ class StackedLayer:
         flatten = self.config.pooling == "flatten"
         self.rows = (S, N, T * D) if flatten else (S, N * T, D)
         tokens = T if flatten else 1  # matrices W_2 W_U
-        self.absorbed = N * T * C * (D + M) + tokens * M * D * C < N * T * D * (M + C)
+        self.absorbed = absorb_readout(self.config, N, T)
         if self.absorbed:
             W_2U = torch.matmul(W_2[:, None], W_U.view(S, tokens, D, C))
             self.W_2U = W_2U.view(S, tokens * M, C)

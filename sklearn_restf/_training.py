@@ -19,7 +19,7 @@ from skorch import NeuralNet
 from sklearn_restf._batches import Batches, with_less_memory
 from sklearn_restf._best import Best
 from sklearn_restf._collective import ALONE, Collective, ProcessGroup, StoppedByPeer
-from sklearn_restf._descent import FIRST_RATE, GROWTH
+from sklearn_restf._descent import GROWTH, first_rate
 from sklearn_restf._descent_ahead import choose_descent
 from sklearn_restf._losses import probabilities
 from sklearn_restf._module import ResidualTransformer
@@ -113,14 +113,12 @@ class FullBatchNet(NeuralNet):
         else:
             self.objective_ = Objective(*problem)
         rate = settings.learning_rate
-        lr: float = FIRST_RATE if isinstance(rate, str) else rate
         velocity = None
         if self.warm_start_from is not None:
             previous, velocity = self.warm_start_from
             lr = previous if isinstance(rate, str) else rate  # a rate the user sets anew counts
-        elif rate == "theory":
-            norm = self.objective_.gauss_newton_norm()
-            lr = 1.0 / norm if norm > 0 and math.isfinite(norm) else FIRST_RATE
+        else:
+            lr = first_rate(rate, self.objective_.gauss_newton_norm)
         self.optimizer_ = choose_descent(
             self.objective_,
             self.train,

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator
 
+from sklearn_restf._fitted import defaults_of
 from sklearn_restf._sklearn_callbacks import with_callbacks
-from sklearn_restf._sweep_cv import BetaSweepMixin, defaults_of, sweep_constraints
+from sklearn_restf._sweep_cv import BetaSweepMixin, sweep_constraints
 from sklearn_restf.classifier import ResidualTransformerClassifier
 from sklearn_restf.regressor import ResidualTransformerRegressor
 

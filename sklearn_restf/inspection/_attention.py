@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._state import build_module
 from sklearn_restf.inspection._drawing import single_axes
-from sklearn_restf.inspection._estimators import read_tokens, token_batch, unwrap
+from sklearn_restf.inspection._estimators import token_batch, unwrap
 
 MOST_TICKS = 24  # names on an axis; of more tokens every second, third ... is named
 MOST_VALUES = 8  # tokens up to which the weights are written into the cells
@@ -124,7 +124,7 @@ class AttentionDisplay:
         """
         model, inner_X = unwrap(estimator, X)
         config = model._fitted.config
-        tokens = read_tokens(model, inner_X)
+        tokens = model._read_as_fitted(inner_X)
         if not -tokens.n_samples <= sample < tokens.n_samples:
             raise ValueError(f"X has {tokens.n_samples} sample(s); there is no sample {sample}.")
         layer = config.n_layers if layer is None else layer

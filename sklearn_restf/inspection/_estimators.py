@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._input import RawTokens
-from sklearn_restf._tokens import as_layout, check_compatible
 
 # what scikit-learn's meta-estimators call the one estimator they have fitted
 INSIDE = ("best_estimator_", "regressor_", "estimator_")
@@ -45,19 +44,6 @@ def unwrap(estimator: Any, X: Any = None) -> tuple[ResidualTransformerBase, Any]
         estimator = inside[0]
     check_is_fitted(estimator)
     return estimator, X
-
-
-def read_tokens(estimator: ResidualTransformerBase, X: Any) -> RawTokens:
-    """Validate samples as ``predict`` does."""
-    fitted = estimator._fitted
-    tokens = estimator._read_X(X, reset=False)
-    check_compatible(
-        fitted.layout,
-        tokens,
-        type(estimator).__name__,
-        fixed=fitted.config.positional_encoding == "learned",
-    )
-    return as_layout(fitted.layout, tokens)
 
 
 def token_batch(

@@ -17,7 +17,7 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._spectra import singular_values
 from sklearn_restf._state import NumpyState, build_module, initial_state
 from sklearn_restf.inspection._drawing import BLUE, VERMILLION, log_scale, panel_axes
-from sklearn_restf.inspection._estimators import read_tokens, token_batch, unwrap
+from sklearn_restf.inspection._estimators import token_batch, unwrap
 
 CURVES = {
     # attribute: label, colour, line style
@@ -134,7 +134,7 @@ class SpectrumDisplay:
         chosen = list(range(1, n_layers + 1)) if layers is None else list(layers)
         if not chosen or not set(chosen) <= set(range(1, n_layers + 1)):
             raise ValueError(f"layers must be among 1 to {n_layers}, got {chosen}.")
-        tokens = read_tokens(model, X)
+        tokens = model._read_as_fitted(X)
         rows = np.linspace(0, tokens.n_samples - 1, min(n_samples, tokens.n_samples)).astype(int)
         x, mask = token_batch(model, tokens, rows)
         spectra = {}
