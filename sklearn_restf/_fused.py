@@ -32,7 +32,7 @@ from sklearn_restf._module import (
     last_token_index,
     position_table,
 )
-from sklearn_restf._products import add_reduction, product
+from sklearn_restf._products import add_reduction, product, products
 
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
@@ -167,11 +167,11 @@ class FusedLayer:
             M, weights["blocks.0.query"], weights["blocks.0.key"].T, beta=0, alpha=self.scale, out=M
         )
         query = product(source, M, out=self.buffer("query", N * Q, D)).view(N, Q, D)
-        S = torch.bmm(query, F.transpose(1, 2), out=self.buffer("S", N, Q, T))
+        S = products(query, F.transpose(1, 2), out=self.buffer("S", N, Q, T))
         if self.forbidden is not None:
             S.masked_fill_(self.forbidden, -torch.inf)
         A = row_softmax(S, self.buffer("A", N, Q, T))
-        C = torch.bmm(A, F, out=self.buffer("C", N, Q, D)).view(N * Q, D)
+        C = products(A, F, out=self.buffer("C", N, Q, D)).view(N * Q, D)
         self.saved |= {"source": source, "M": M, "query": query, "A": A, "C": C}
         Z = product(C, weights["blocks.0.value"], out=self.buffer("Z", N * Q, D))
         return Z.add_(source, alpha=self.config.residual_beta)
@@ -228,7 +228,7 @@ class FusedLayer:
             slope = slope * self.share
         G_F = slope @ weights["readout"].T  # the same for every token of a sample
         gradients["blocks.0.ffn_out"].addmm_(saved["H_sum"].T, G_F)
-        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].T)
+        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].T, saved["Z"])
         G_Z.view(self.N, -1, G_F.shape[1]).add_(G_F[:, None], alpha=self.config.ffn_residual_beta)
         return G_Z if self.padded is None else G_Z.index_fill_(0, self.padded, 0.0)
 
@@ -238,25 +238,47 @@ class FusedLayer:
         W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
         Z, H = saved["Z"], saved["H"]
         (R, D), M, C = Z.shape, H.shape[1], W_U.shape[1]
-        rows = (self.N, self.T * D) if self.config.pooling == "flatten" else (R, D)
-        G_H = self.buffer("G_H", R, M)
-        G_F = (slope @ W_U.T).view(R, D)
+        gamma, N, T = self.config.ffn_residual_beta, self.N, self.T
+        rows = (N, T * D) if self.config.pooling == "flatten" else (R, D)
         if saved["absorbed"]:
-            gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=self.config.ffn_residual_beta)
+            gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=gamma)
             G_W2U = (H.view(rows[0], -1).T @ slope).view(-1, M, C)
             U = W_U.view(-1, D, C)
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.transpose(1, 2)).sum(0))
             gradients["readout"].view(-1, D, C).add_(torch.matmul(W_2.T, G_W2U))
-            torch.mm(slope, saved["W_2U"].view(-1, C).T, out=G_H.view(rows[0], -1))
+            if C == 1:  # G_H and G_F are outer products with the slope
+                return self._back_single_output(slope.view(N, -1, 1), saved["W_2U"], W_U)
+        G_F = product(slope, W_U.T, out=self.buffer("G_F read", *rows)).view(R, D)
+        G_H = self.buffer("G_H", R, M)
+        if saved["absorbed"]:
+            W_2U = saved["W_2U"].view(-1, C)
+            G_H = product(slope, W_2U.T, out=G_H.view(rows[0], -1)).view(R, M)
         else:
             gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
             add_reduction(gradients["blocks.0.ffn_out"], H, G_F)
             G_H = product(G_F, W_2.T, out=G_H)
-        return self._back_hidden(G_H).add_(G_F, alpha=self.config.ffn_residual_beta)
+        return self._back_hidden(G_H, Z).add_(G_F, alpha=gamma)
 
-    def _back_hidden(self, G_H: Tensor) -> Tensor:
-        """Return the part of the gradient in Z that comes through H; G_H may be one a sample."""
-        Z, W_1 = self.saved["Z"], self.weights["blocks.0.ffn_in"]
+    def _back_single_output(self, slope: Tensor, W_2U: Tensor, W_U: Tensor) -> Tensor:
+        """Return the gradient in Z; the slope waits until the rows are as narrow as Z.
+
+        `slope` is (N, 1 or T, 1), the weights are one matrix or one per token.
+        """
+        Z, D = self.saved["Z"], W_U.numel() // W_2U.shape[0]
+        N, T, M = self.N, self.T, W_2U.shape[1]
+        scaled_Z = torch.mul(Z.view(N, T, D), slope, out=self.buffer("scaled Z", N, T, D))
+        G_H = W_2U.view(1, -1, M).expand(N, T, M)
+        G_Z = self._back_hidden(G_H, scaled_Z.view(Z.shape))
+        direct = W_U.view(1, -1, D)
+        G_Z.view(N, T, D).add_(direct, alpha=self.config.ffn_residual_beta).mul_(slope)
+        return G_Z
+
+    def _back_hidden(self, G_H: Tensor, Z: Tensor) -> Tensor:
+        """Return the part of the gradient in Z that comes through H.
+
+        G_H may be one a sample, or (N, T, M); the factor Z of the gradient of W_1 is the caller's.
+        """
+        W_1 = self.weights["blocks.0.ffn_in"]
         G_P = self._back_activation(G_H)
         add_reduction(self.gradients["blocks.0.ffn_in"], Z, G_P)
         return product(G_P, W_1.T, out=self.buffer("G_Z", *Z.shape))
@@ -264,7 +286,7 @@ class FusedLayer:
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in the preactivation."""
         activation, H = self.config.activation, self.saved["H"]
-        if G_H.shape[0] != H.shape[0]:
+        if G_H.ndim == 2 and G_H.shape[0] != H.shape[0]:
             G_H = G_H[:, None].expand(self.N, self.T, -1)
         if activation == "relu":  # in place of H, which is not needed any more
             H = H.view(G_H.shape)
@@ -287,10 +309,10 @@ class FusedLayer:
         add_reduction(gradients["blocks.0.value"], C, G_Z)
         W_V = weights["blocks.0.value"]
         G_C = product(G_Z, W_V.T, out=self.buffer("G_C", N * Q, D)).view(N, Q, D)
-        G_S = torch.bmm(G_C, F.transpose(1, 2), out=self.buffer("G_S", N, Q, T))
+        G_S = products(G_C, F.transpose(1, 2), out=self.buffer("G_S", N, Q, T))
         G_S.mul_(A)  # the softmax's Jacobian: A o G - A rowsum(A o G)
         G_S.addcmul_(A, G_S.sum(-1, keepdim=True), value=-1.0)
-        G_query = torch.bmm(G_S, F, out=self.buffer("G_query", N, Q, D)).view(N * Q, D)
+        G_query = products(G_S, F, out=self.buffer("G_query", N, Q, D)).view(N * Q, D)
         G_M = self.buffer("G_M", D, D).zero_()
         add_reduction(G_M, saved["source"], G_query)
         W_Q, W_K, scale = weights["blocks.0.query"], weights["blocks.0.key"], self.scale
@@ -298,8 +320,8 @@ class FusedLayer:
         gradients["blocks.0.key"].addmm_(G_M.T, W_Q, alpha=scale)
         if self.constant_input:
             return
-        G_F = torch.bmm(A.transpose(1, 2), G_C, out=self.buffer("G_F", N, T, D))
-        G_F.baddbmm_(G_S.transpose(1, 2), query)
+        G_F = products(A.transpose(1, 2), G_C, out=self.buffer("G_F", N, T, D))
+        G_F.add_(products(G_S.transpose(1, 2), query, out=self.buffer("G_F keys", N, T, D)))
         own = product(G_query, saved["M"].T, out=self.buffer("own", N * Q, D))
         own.add_(G_Z, alpha=self.config.residual_beta)
         if not self.last:

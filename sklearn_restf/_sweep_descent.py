@@ -2,9 +2,9 @@
 
 Every model follows the trajectory it would follow alone (see
 :class:`sklearn_restf._descent.GradientDescent` and the stopping rules of
-:mod:`sklearn_restf._training`), up to rounding. One round evaluates one point of every model:
-one model may accept its step while another tries a shorter one, so that models reach the
-same iteration in different rounds. Finished models leave.
+:mod:`sklearn_restf._training`), up to rounding. All are at the same iteration: models whose
+step is rejected try again, by themselves, until it is accepted; then one gradient serves all.
+Finished models leave.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StackedDescent:
         self.keeps_best = objective.valid is not None or not self.guarded
         self.best_theta, self.best_value = theta.clone(), np.full(S, np.inf)
         # of all models, by iteration; NaN where a model did not get to
-        self.initial, self.n_iter = theta.clone(), np.zeros(S, dtype=int)
+        self.initial, self.n_iter = theta.clone(), 0
         self.losses, self.norms = np.full((S, n + 1), np.nan), np.full((S, n + 1), np.nan)
         self.rates, self.criterion = np.full((S, n), np.nan), np.full((S, n + 1), np.nan)
         self.best_so_far = np.full((S, n + 1), np.nan)  # running minimum of the criterion
@@ -64,90 +64,102 @@ class StackedDescent:
 
     def run(self) -> list[TrainingResult]:
         """Train until every model has ended."""
-        start = self.theta.clone()
-        loss = self.objective.value(start).cpu().numpy()
-        self.gradient = gradient = self.objective.gradient(start)
-        self.losses[:, 0], self.norms[:, 0] = loss, gradient.norm(dim=1).cpu().numpy()
-        self._criterion(np.arange(len(loss)), loss)
+        loss = self.objective.value(self.theta).cpu().numpy()
+        self._differentiate(loss)
         self._finish(np.where(np.isfinite(loss), "", "diverged"))
         while len(self.model):
-            n = self.n_iter[self.model]
-            stationary = (self.norms[self.model, n] == 0) & (n > 0)
-            if self.settings.tol is not None:
+            if self.settings.tol is not None and self.n_iter > 0:
+                stationary = self.norms[self.model, self.n_iter] == 0
                 self._finish(np.where(stationary, "stationary", ""))
             if len(self.model):
-                self._round()
+                self._iterate()
         return self.results  # type: ignore[return-value]
 
-    def _round(self) -> None:
-        """Evaluate one point of every model; accept it, or prepare the next one."""
+    def _differentiate(self, loss: np.ndarray) -> None:
+        """Enter the loss at the last evaluated points, and the gradient there."""
+        self.gradient = self.objective.gradient(self.theta)
+        models, n = self.model, self.n_iter
+        self.losses[models, n] = loss
+        self.norms[models, n] = self.gradient.norm(dim=1).cpu().numpy()
+        self._criterion(loss)
+
+    def _iterate(self) -> None:
+        """Take one step of every model."""
         momentum = self.settings.momentum
         step = self.gradient * self._column(-self.rate)
         if self.moving.any():
             step = torch.addcmul(step, self.velocity, self._column(momentum * self.moving))
         candidate = self.theta + step
-        loss = self.objective.value(candidate).cpu().numpy()
-        current = self.losses[self.model, self.n_iter[self.model]]
-        accepted = (loss <= current) | (not self.guarded)  # NaN compares false
-        if accepted.any():
-            gradient = self.objective.gradient(candidate)
-        candidate = candidate.detach()
-        if accepted.all():
-            self.theta, self.velocity, self.gradient = candidate, step, gradient
-        elif accepted.any():
-            here = torch.from_numpy(accepted).to(self.theta.device)[:, None]
-            self.theta = torch.where(here, candidate, self.theta)
-            self.velocity = torch.where(here, step, self.velocity)
-            self.gradient = torch.where(here, gradient, self.gradient)
-        reason = np.full(len(self.model), "", dtype="<U16")
-        # rejected: first without momentum, then with shorter and shorter steps
-        shorten = ~accepted & ~self.moving
-        self.rate[shorten] *= SHRINK
-        reason[shorten & (self.rate < SMALLEST_RATE)] = "stalled"
-        self.moving = accepted & (momentum > 0)
-        if accepted.any():
-            self._record(np.flatnonzero(accepted), loss, reason)
-        self._finish(reason)
+        loss = self.objective.value(candidate).cpu().numpy().copy()
+        stalled = self._shorten(step, candidate, loss) if self.guarded else np.zeros(0, dtype=int)
+        if len(stalled):
+            reason = np.full(len(self.model), "", dtype="<U16")
+            reason[stalled] = "stalled"
+            self._finish(reason)
+            if not len(self.model):
+                return
+            kept = np.flatnonzero(reason == "")
+            step, candidate, loss = step[kept], candidate[kept], loss[kept]
+            self.objective.value(candidate)  # for the gradient, without those that left
+        self.theta, self.velocity = candidate, step
+        self.moving[:] = momentum > 0
+        self.n_iter += 1
+        self.rates[self.model, self.n_iter - 1] = self.rate
+        self._differentiate(loss)
+        self.rate *= self.growth
+        self._finish(self._reasons(loss))
 
-    def _record(self, rows: np.ndarray, loss: np.ndarray, reason: np.ndarray) -> None:
-        """Enter an accepted step of the models in `rows`, and say who ends with it."""
-        settings, models = self.settings, self.model[rows]
-        self.n_iter[models] += 1
-        n = self.n_iter[models]
-        self.losses[models, n], self.rates[models, n - 1] = loss[rows], self.rate[rows]
-        self.rate[rows] *= self.growth
-        norms = self.gradient.norm(dim=1).cpu().numpy()
-        self.norms[models, n] = norms[rows]
-        self._criterion(rows, loss)
-        ended = np.where(n == settings.max_iter, "max_iter", "").astype("<U16")
+    def _shorten(self, step: Tensor, candidate: Tensor, loss: np.ndarray) -> np.ndarray:
+        """Try rejected steps again, changing the arguments; return the rows that give up.
+
+        First without momentum, then shorter and shorter.
+        """
+        current = self.losses[self.model, self.n_iter]
+        stalled = np.zeros(len(loss), dtype=bool)
+        rejected = np.flatnonzero(~(loss <= current))  # NaN as well
+        while len(rejected):
+            shorten = rejected[~self.moving[rejected]]
+            self.rate[shorten] *= SHRINK
+            stalled[shorten] = self.rate[shorten] < SMALLEST_RATE
+            self.moving[rejected] = False
+            rejected = rejected[~stalled[rejected]]
+            if not len(rejected):
+                break
+            rows = torch.from_numpy(rejected).to(self.theta.device)
+            step[rows] = self.gradient[rows] * self._column(-self.rate[rejected])
+            candidate[rows] = self.theta[rows] + step[rows]
+            loss[rejected] = self.objective.value_again(candidate[rows], rows).cpu().numpy()
+            rejected = rejected[~(loss[rejected] <= current[rejected])]
+        return np.flatnonzero(stalled)
+
+    def _reasons(self, loss: np.ndarray) -> np.ndarray:
+        """Say which models end with the step that was just taken, and why."""
+        settings, models, n = self.settings, self.model, self.n_iter
+        ended = np.full(len(models), "max_iter" if n == settings.max_iter else "", dtype="<U16")
         patience = settings.n_iter_no_change
-        if settings.tol is not None:
-            late = np.flatnonzero(n >= patience)
-            if len(late):
-                m, k = models[late], n[late]
-                before = self.best_so_far[m, k - patience]
-                window = k[:, None] - np.arange(patience)
-                now = self.criterion[m[:, None], window].min(axis=1)
-                done = before - now <= settings.tol * np.abs(before)
-                ended[late[done]] = "tol" if self.objective.valid is None else "early_stopping"
+        if settings.tol is not None and n >= patience:
+            before = self.best_so_far[models, n - patience]
+            now = self.criterion[models, n - patience + 1 : n + 1].min(axis=1)
+            done = before - now <= settings.tol * np.abs(before)
+            ended[done] = "tol" if self.objective.valid is None else "early_stopping"
         if not self.guarded:
             limit = BLOW_UP * np.maximum(self.losses[models, 0], 1.0)
-            ended[~(loss[rows] <= limit)] = "diverged"
-        reason[rows] = ended
+            ended[~(loss <= limit)] = "diverged"
+        return ended
 
-    def _criterion(self, rows: np.ndarray, loss: np.ndarray) -> None:
+    def _criterion(self, value: np.ndarray) -> None:
         """Enter what stopping watches, and keep the best weights."""
-        models = self.model[rows]
-        n, value = self.n_iter[models], loss[rows]
+        models, n = self.model, self.n_iter
         if self.objective.valid is not None:
-            value = self.objective.validation_loss(self.theta).cpu().numpy()[rows]
+            value = self.objective.validation_loss(self.theta).cpu().numpy()
         self.criterion[models, n] = value
-        self.best_so_far[models, n] = np.fmin(self.best_so_far[models, n - 1], value)
-        improved = value < self.best_value[rows]
-        self.best_value[rows[improved]] = value[improved]
-        self.best_iteration[models[improved]] = n[improved]
+        before = self.best_so_far[models, n - 1] if n else value
+        self.best_so_far[models, n] = np.fmin(before, value)
+        improved = value < self.best_value
+        self.best_value[improved] = value[improved]
+        self.best_iteration[models[improved]] = n
         if self.keeps_best and improved.any():
-            index = torch.from_numpy(rows[improved]).to(self.theta.device)
+            index = torch.from_numpy(np.flatnonzero(improved)).to(self.theta.device)
             self.best_theta[index] = self.theta[index]
 
     def _finish(self, reason: np.ndarray) -> None:
@@ -170,7 +182,7 @@ class StackedDescent:
     def _result(self, row: int, reason: str) -> TrainingResult:
         """Return what one model leaves behind, as :class:`FullBatchNet` would."""
         model = self.model[row]
-        n = int(self.n_iter[model])
+        n = self.n_iter
         visited = n if reason == "diverged" and n else n + 1  # points whose gradient was kept
         kept_best = self.objective.valid is not None or reason == "diverged"
         return TrainingResult(

@@ -13,6 +13,7 @@ Rows are (S, N T, width); intermediates live in buffers reused by every round.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -22,6 +23,7 @@ from sklearn_restf._compute import absorb_readout
 from sklearn_restf._fused import is_supported as is_one_layer
 from sklearn_restf._fused import relu_backward
 from sklearn_restf._module import ACTIVATIONS, ModuleConfig
+from sklearn_restf._products import products
 from sklearn_restf._sweep_module import (
     Parameters,
     Strengths,
@@ -54,18 +56,26 @@ class StackedLayer:
     def __init__(
         self, config: ModuleConfig, strengths: Strengths, x: Tensor, mask: Tensor | None
     ) -> None:
-        self.config, self.strengths, self.x, self.mask = config, strengths, x, mask
+        self.config = config
+        self.pack = packed_samples(x.shape[2])
+        self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
+        self._buffers: dict[str, Tensor] = {}
+        self._forbidden: Tensor | None = None
+        self._retry: StackedLayer | None = None
+        self._bind(strengths, x, mask)
+
+    def _bind(self, strengths: Strengths, x: Tensor, mask: Tensor | None) -> None:
+        self.strengths, self.x, self.mask = strengths, x, mask
         self.S, self.N, self.T = x.shape[:3]
         # attention matrices (one a pack) and their size
-        self.pack = packed_samples(self.T)
         self.packs, self.size = self.S * self.N // self.pack, self.pack * self.T
-        self.forbidden = self._forbidden()
+        if mask is not None or self._forbidden is None:
+            self._forbidden = self._hidden_keys()
         self.lengths = None if mask is None else mask.sum(2, keepdim=True)
-        self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
+        self.saved: dict[str, Tensor] = {}  # by model, for the gradient
         self._input: Tensor | None = None
-        self._buffers: dict[str, Tensor] = {}
 
-    def _forbidden(self) -> Tensor | None:
+    def _hidden_keys(self) -> Tensor | None:
         """Return where keys are hidden from queries: padded, later, or of another sample."""
         hidden = forbidden_attention(self.config, self.x.shape[:3], self.mask, self.x.device)
         if self.pack == 1:
@@ -79,9 +89,10 @@ class StackedLayer:
 
     def buffer(self, name: str, *shape: int) -> Tensor:
         """Return a reusable uninitialised tensor."""
-        if name not in self._buffers:
-            self._buffers[name] = self.x.new_empty(shape)
-        return self._buffers[name]
+        size = math.prod(shape)
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = self.x.new_empty(size)
+        return self._buffers[name][:size].view(shape)
 
     def _embedded(self, weights: Parameters) -> Tensor:
         if self._input is not None:
@@ -95,58 +106,73 @@ class StackedLayer:
 
     def forward(self, weights: Parameters) -> Tensor:
         """Return the predictions (S, N, C), or (S, N, T, C) with ``pooling="none"``."""
-        S, _N, _T, config = self.S, self.N, self.T, self.config
+        S, config = self.S, self.config
         self.weights = weights
-        self.F = F = self._embedded(weights)
+        F = self._embedded(weights)
         R, D = F.shape[1:]
         W_K, W_V, W_1 = (weights[f"blocks.0.{name}"] for name in ("key", "value", "ffn_in"))
-        self.scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
-        self.M = torch.bmm(W_K, self.scaled_query.transpose(1, 2))
-        self.K = torch.bmm(F, self.M, out=self.buffer("K", S, R, D))
+        scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
+        M = torch.bmm(W_K, scaled_query.transpose(1, 2))
+        K = products(F, M, out=self.buffer("K", S, R, D))
         B, Q = self.packs, self.size
         tokens = F.view(B, Q, D)
         L = self.buffer("L", B, Q, Q)
-        torch.bmm(self.K.view(B, Q, D), tokens.transpose(1, 2), out=L)
-        if self.forbidden is not None:
-            L.masked_fill_(self.forbidden, -torch.inf)
-        self.A = torch.softmax(L, 1, out=self.buffer("A", B, Q, Q))
+        products(K.view(B, Q, D), tokens.transpose(1, 2), out=L)
+        if self._forbidden is not None:
+            L.masked_fill_(self._forbidden, -torch.inf)
+        A = torch.softmax(L, 1, out=self.buffer("A", B, Q, Q))
         C = self.buffer("C", S, R, D)
-        torch.bmm(self.A.transpose(1, 2), tokens, out=C.view(B, Q, D))
-        self.C = C
-        self.Z = torch.mul(F, self.strengths.beta, out=self.buffer("Z", S, R, D))
-        self.Z.baddbmm_(C, W_V)
-        self.P = torch.bmm(self.Z, W_1, out=self.buffer("P", S, R, config.d_ff))
-        if config.activation == "relu":
-            self.H = self.P.relu_()
-        else:
-            self.H = ACTIVATIONS[config.activation](self.P)
-        return self._read_out()
+        products(A.transpose(1, 2), tokens, out=C.view(B, Q, D))
+        Z = products(C, W_V, out=self.buffer("Z", S, R, D)).addcmul_(F, self.strengths.beta)
+        P = products(Z, W_1, out=self.buffer("P", S, R, config.d_ff))
+        H = P.relu_() if config.activation == "relu" else ACTIVATIONS[config.activation](P)
+        self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, Q, Q)}
+        self.saved |= {"C": C, "Z": Z, "H": H} | ({} if H is P else {"P": P})
+        return self._read_out(Z, H)
 
-    def _read_out(self) -> Tensor:
+    def forward_again(self, weights: Parameters, rows: Tensor) -> Tensor:
+        """Evaluate the models in `rows` at other weights, which the gradient then belongs to.
+
+        `weights` holds theirs only; the caller has put them into those of all models.
+        """
+        if self._retry is None:
+            self._retry = copy.copy(self)
+            self._retry._buffers = {}
+        again = self._retry
+        again._bind(
+            self.strengths[rows], self.x[rows], None if self.mask is None else self.mask[rows]
+        )
+        prediction = again.forward(weights)
+        for name, value in again.saved.items():
+            if not (name == "F" and self.constant_input):
+                self.saved[name][rows] = value
+        return prediction
+
+    def _read_out(self, Z: Tensor, H: Tensor) -> Tensor:
         S, N, T, gamma = self.S, self.N, self.T, self.strengths.gamma
         W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
         bias = self.weights["readout_bias"][:, None]
-        D, M, C = self.Z.shape[2], self.H.shape[2], W_U.shape[2]
+        D, M, C = Z.shape[2], H.shape[2], W_U.shape[2]
         if self.config.pooling == "mean":
-            self.H_pooled = self._mean(self.H)
-            self.F_pooled = torch.mul(self._mean(self.Z), gamma).baddbmm_(self.H_pooled, W_2)
-            return torch.baddbmm(bias, self.F_pooled, W_U)
+            H_mean = self._mean(H)
+            F_mean = torch.mul(self._mean(Z), gamma).baddbmm_(H_mean, W_2)
+            self.saved |= {"H_mean": H_mean, "F_mean": F_mean}
+            return torch.baddbmm(bias, F_mean, W_U)
         flatten = self.config.pooling == "flatten"
-        self.rows = (S, N, T * D) if flatten else (S, N * T, D)
+        rows = (S, N, T * D) if flatten else (S, N * T, D)
         tokens = T if flatten else 1  # matrices W_2 W_U
         self.absorbed = absorb_readout(self.config, N, T)
         if self.absorbed:
-            W_2U = torch.matmul(W_2[:, None], W_U.view(S, tokens, D, C))
-            self.W_2U = W_2U.view(S, tokens * M, C)
-            # U^T Z^T: products with a long last axis are faster than with a short one
-            Z, H = self.Z.view(self.rows), self.H.view(S, self.rows[1], -1)
-            prediction = torch.bmm((gamma * W_U).transpose(1, 2), Z.transpose(1, 2))
-            prediction.baddbmm_(self.W_2U.transpose(1, 2), H.transpose(1, 2))
-            prediction = prediction.transpose(1, 2) + bias
+            W_2U = torch.matmul(W_2[:, None], W_U.view(S, tokens, D, C)).view(S, tokens * M, C)
+            self.saved["W_2U"] = W_2U
+            prediction = products(Z.view(rows), gamma * W_U, out=Z.new_empty(S, rows[1], C))
+            through_H = self.buffer("through H", S, rows[1], C)
+            prediction += products(H.view(S, rows[1], -1), W_2U, out=through_H)
+            prediction += bias
         else:
-            self.F_out = torch.mul(self.Z, gamma, out=self.buffer("F_out", S, N * T, D))
-            self.F_out.baddbmm_(self.H, W_2)
-            prediction = torch.baddbmm(bias, self.F_out.view(self.rows), W_U)
+            F_out = products(H, W_2, out=self.buffer("F_out", S, N * T, D)).addcmul_(Z, gamma)
+            self.saved["F_out"] = F_out
+            prediction = torch.baddbmm(bias, F_out.view(rows), W_U)
         return prediction if flatten else prediction.view(S, N, T, C)
 
     def _mean(self, rows: Tensor) -> Tensor:
@@ -162,49 +188,74 @@ class StackedLayer:
         """Write the gradient; `slope` is the derivative of the losses in the predictions."""
         slope = slope.reshape(self.S, -1, slope.shape[-1])
         gradients["readout_bias"].copy_(slope.sum(1))
-        G_Z, G_P = self._back_read_out(slope, gradients)
-        gradients["blocks.0.ffn_in"].copy_(torch.bmm(self.Z.transpose(1, 2), G_P))
-        transposed = self.buffer("G_Z transposed", self.S, G_Z.shape[2], G_Z.shape[1])
-        W_1 = self.weights["blocks.0.ffn_in"]
-        G_Z.add_(torch.bmm(W_1, G_P.transpose(1, 2), out=transposed).transpose(1, 2))
+        if self.config.pooling == "mean":
+            G_Z = self._back_mean(slope, gradients)
+        elif self.absorbed:
+            G_Z = self._back_absorbed(slope, gradients)
+        else:
+            G_Z = self._back_tokens(slope, gradients)
         self._back_attention(G_Z, gradients)
 
-    def _back_read_out(self, slope: Tensor, gradients: Parameters) -> tuple[Tensor, Tensor]:
-        """Return the gradients in Z, as far as it is read out directly, and in P."""
-        S, N, T, gamma = self.S, self.N, self.T, self.strengths.gamma
-        W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
-        D, M, C = self.Z.shape[2], self.H.shape[2], W_U.shape[2]
-        G_Z = self.buffer("G_Z", S, N * T, D)
-        G_F = outer(slope, W_U.transpose(1, 2).contiguous())
-        if self.config.pooling == "mean":
-            gradients["readout"].copy_(torch.bmm(self.F_pooled.transpose(1, 2), slope))
-            gradients["blocks.0.ffn_out"].copy_(torch.bmm(self.H_pooled.transpose(1, 2), G_F))
-            G_H = torch.bmm(G_F, W_2.transpose(1, 2))
-            G_Z.view(S, N, T, D).copy_(self._spread(G_F * gamma))
-            return G_Z, self._back_activation(self._spread(G_H))
-        if self.absorbed:
-            slope_T = slope.transpose(1, 2)
-            G_U = torch.bmm(slope_T, self.Z.view(self.rows)).transpose(1, 2)
-            gradients["readout"].copy_(G_U).mul_(gamma)
-            U = W_U.reshape(S, -1, D, C)
-            G_W2U = torch.bmm(slope_T, self.H.view(S, self.rows[1], -1)).transpose(1, 2)
-            G_W2U = G_W2U.reshape(S, -1, M, C)
-            G_W2 = torch.matmul(G_W2U, U.transpose(2, 3)).sum(1)
-            gradients["blocks.0.ffn_out"].copy_(G_W2)
-            gradients["readout"].add_(
-                torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C)
+    def _back_mean(self, slope: Tensor, gradients: Parameters) -> Tensor:
+        """Return the gradient in Z where the tokens' mean is read out."""
+        saved, W_2, W_U = self.saved, self.weights["blocks.0.ffn_out"], self.weights["readout"]
+        products(saved["F_mean"].transpose(1, 2), slope, out=gradients["readout"])
+        G_F = torch.bmm(slope, W_U.transpose(1, 2))
+        products(saved["H_mean"].transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
+        G_H = self._spread(torch.bmm(G_F, W_2.transpose(1, 2)))
+        G_Z = self._back_hidden(self._back_activation(G_H), saved["Z"], gradients)
+        G_Z.view(self.S, self.N, self.T, -1).add_(self._spread(G_F * self.strengths.gamma))
+        return G_Z
+
+    def _back_tokens(self, slope: Tensor, gradients: Parameters) -> Tensor:
+        """Return the gradient in Z where every token is read out."""
+        saved, W_2, W_U = self.saved, self.weights["blocks.0.ffn_out"], self.weights["readout"]
+        F_out, H = saved["F_out"], saved["H"]
+        S, R, D = F_out.shape
+        rows = F_out.view(S, slope.shape[1], -1)
+        products(rows.transpose(1, 2), slope, out=gradients["readout"])
+        G_F = products(slope, W_U.transpose(1, 2), out=torch.empty_like(rows)).view(S, R, D)
+        products(H.transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
+        G_H = products(G_F, W_2.transpose(1, 2), out=self.buffer("G_H", *H.shape))
+        G_P = self._back_activation(G_H.view(S, self.N, self.T, -1))
+        G_Z = self._back_hidden(G_P, saved["Z"], gradients)
+        return G_Z.addcmul_(G_F, self.strengths.gamma)
+
+    def _back_absorbed(self, slope: Tensor, gradients: Parameters) -> Tensor:
+        """Return the gradient in Z where every token is read out, W_2 absorbed."""
+        saved, W_2, W_U = self.saved, self.weights["blocks.0.ffn_out"], self.weights["readout"]
+        Z, H, W_2U, gamma = saved["Z"], saved["H"], saved["W_2U"], self.strengths.gamma
+        (S, R, D), M, C = Z.shape, H.shape[2], slope.shape[2]
+        N, T = self.N, self.T
+        rows = slope.shape[1]  # predictions a model
+        G_U = gradients["readout"]
+        products(Z.view(S, rows, -1).transpose(1, 2), slope, out=G_U).mul_(gamma)
+        H_rows = H.view(S, rows, -1).transpose(1, 2)
+        G_W2U = products(H_rows, slope, out=self.buffer("G_W2U", *W_2U.shape)).view(S, -1, M, C)
+        U = W_U.reshape(S, -1, D, C)
+        gradients["blocks.0.ffn_out"].copy_(torch.matmul(G_W2U, U.transpose(2, 3)).sum(1))
+        G_U.add_(torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C))
+        if C > 1:
+            G_H = products(
+                slope, W_2U.transpose(1, 2), out=self.buffer("G_H", S, rows, R * M // rows)
             )
-            G_H = self.buffer("G_H", S, N * T, M)
-            outer(slope, self.W_2U.transpose(1, 2), out=G_H.view(S, self.rows[1], -1))
-            torch.mul(G_F, gamma, out=G_Z.view(G_F.shape))
-            return G_Z, self._back_activation(G_H.view(S, N, T, M))
-        G_F = G_F.view(S, N * T, D)
-        G_U = torch.bmm(slope.transpose(1, 2), self.F_out.view(self.rows)).transpose(1, 2)
-        gradients["readout"].copy_(G_U)
-        gradients["blocks.0.ffn_out"].copy_(torch.bmm(self.H.transpose(1, 2), G_F))
-        G_H = torch.bmm(G_F, W_2.transpose(1, 2), out=self.buffer("G_H", S, N * T, M))
-        torch.mul(G_F, gamma, out=G_Z)
-        return G_Z, self._back_activation(G_H.view(S, N, T, M))
+            G_Z = self._back_hidden(self._back_activation(G_H.view(S, N, T, M)), Z, gradients)
+            direct = self.buffer("direct", S, rows, R * D // rows)
+            products(slope, (gamma * W_U).transpose(1, 2), out=direct)
+            return G_Z.add_(direct.view(S, R, D))
+        # outer products with the slope: it waits until the rows are as narrow as Z
+        of_rows = slope.view(S, N, -1, 1)
+        G_P = self._back_activation(W_2U.view(S, 1, -1, M).expand(S, N, T, M))
+        scaled_Z = torch.mul(Z.view(S, N, T, D), of_rows, out=self.buffer("scaled Z", S, N, T, D))
+        G_Z = self._back_hidden(G_P, scaled_Z.view(S, R, D), gradients)
+        G_Z.view(S, N, T, D).add_((gamma * W_U).view(S, 1, -1, D)).mul_(of_rows)
+        return G_Z
+
+    def _back_hidden(self, G_P: Tensor, Z: Tensor, gradients: Parameters) -> Tensor:
+        """Return the gradient in Z that comes through P."""
+        products(Z.transpose(1, 2), G_P, out=gradients["blocks.0.ffn_in"])
+        W_1 = self.weights["blocks.0.ffn_in"]
+        return products(G_P, W_1.transpose(1, 2), out=self.buffer("G_Z", *Z.shape))
 
     def _spread(self, G: Tensor) -> Tensor:
         """Spread a gradient of means over the tokens, to broadcast over (S, N, T, width)."""
@@ -214,16 +265,18 @@ class StackedLayer:
 
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in P; `G_H` broadcasts to (S, N, T, M)."""
-        activation, P, H = self.config.activation, self.P, self.H
+        activation, H = self.config.activation, self.saved["H"]
         shape = (self.S, self.N, self.T, H.shape[2])
         if activation == "relu":  # in place of H, which is not needed any more
             H = H.view(shape)
             relu_backward(G_H.expand(shape), H, 0.0, grad_input=H)
-            return H.view(self.H.shape)
+            return H.view(self.saved["H"].shape)
+        if activation == "identity":
+            return H.copy_(G_H.expand(shape).reshape(H.shape))
         if activation == "tanh":
             return ((1.0 - H * H).view(shape) * G_H).view(H.shape)
         with torch.enable_grad():
-            P = P.detach().requires_grad_()
+            P = self.saved["P"].detach().requires_grad_()
             G_H = G_H.expand(shape).reshape(H.shape)
             (G_P,) = torch.autograd.grad(ACTIVATIONS[activation](P), P, G_H)
         return G_P
@@ -232,27 +285,27 @@ class StackedLayer:
         S, N, T, B, Q = self.S, self.N, self.T, self.packs, self.size
         R, D = G_Z.shape[1:]
         W_K, W_V = self.weights["blocks.0.key"], self.weights["blocks.0.value"]
-        tokens = self.F.view(B, Q, D)
-        gradients["blocks.0.value"].copy_(torch.bmm(self.C.transpose(1, 2), G_Z))
-        G_C = torch.bmm(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D))
-        G_C = G_C.view(B, Q, D)
+        F, K, C = (self.saved[name] for name in "FKC")
+        A = self.saved["A"].view(B, Q, Q)
+        tokens = F.view(B, Q, D)
+        products(C.transpose(1, 2), G_Z, out=gradients["blocks.0.value"])
+        G_C = products(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D)).view(B, Q, D)
         G_L = self.buffer("L", B, Q, Q)  # L itself is not needed any more
-        torch.bmm(tokens, G_C.transpose(1, 2), out=G_L)
-        G_L.mul_(self.A)
-        G_L.addcmul_(self.A, G_L.sum(1, keepdim=True), value=-1.0)
+        products(tokens, G_C.transpose(1, 2), out=G_L).mul_(A)
+        G_L.addcmul_(A, G_L.sum(1, keepdim=True), value=-1.0)
         G_K = self.buffer("G_K", S, R, D)
-        torch.bmm(G_L, tokens, out=G_K.view(B, Q, D))
-        G_M = torch.bmm(self.F.transpose(1, 2), G_K)
-        gradients["blocks.0.key"].copy_(torch.bmm(G_M, self.scaled_query))
-        G_query = torch.bmm(G_M.transpose(1, 2), W_K).div_(math.sqrt(self.config.d_qk))
-        gradients["blocks.0.query"].copy_(G_query)
+        products(G_L, tokens, out=G_K.view(B, Q, D))
+        G_M = products(F.transpose(1, 2), G_K, out=self.buffer("G_M", S, D, D))
+        products(G_M, self.saved["query"], out=gradients["blocks.0.key"])
+        G_query = products(G_M.transpose(1, 2), W_K, out=gradients["blocks.0.query"])
+        G_query.div_(math.sqrt(self.config.d_qk))
         if self.constant_input:
             return
-        G_F = self.buffer("G_F", B, Q, D)
-        torch.bmm(self.A, G_C, out=G_F)
-        G_F.baddbmm_(G_L.transpose(1, 2), self.K.view(B, Q, D))
-        rows = G_F.view(S, R, D)
-        rows.addcmul_(G_Z, self.strengths.beta).baddbmm_(G_K, self.M.transpose(1, 2))
+        G_F = products(A, G_C, out=self.buffer("G_F", B, Q, D))
+        part = self.buffer("part", S, R, D)
+        G_F.add_(products(G_L.transpose(1, 2), K.view(B, Q, D), out=part.view(B, Q, D)))
+        rows = G_F.view(S, R, D).addcmul_(G_Z, self.strengths.beta)
+        rows.add_(products(G_K, self.saved["M"].transpose(1, 2), out=part))
         self._back_embedding(rows.view(S, N, T, D), gradients)
 
     def _back_embedding(self, G_F: Tensor, gradients: Parameters) -> None:
@@ -283,8 +336,3 @@ def packed_samples(T: int) -> int:
     Below about 8 x 8, a product costs less as a part of a larger one than by itself.
     """
     return max(1, 8 // T)
-
-
-def outer(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return ``left @ right``; an outer product is one multiplication."""
-    return (torch.mul if left.shape[2] == 1 else torch.bmm)(left, right, out=out)

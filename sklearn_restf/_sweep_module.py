@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,9 @@ class Strengths:
     def of(cls, beta: Tensor, gamma: Tensor) -> Strengths:
         """Take one number a model."""
         return cls(beta.view(-1, 1, 1), gamma.view(-1, 1, 1))
+
+    def __getitem__(self, models: Any) -> Strengths:
+        return Strengths(self.beta[models], self.gamma[models])
 
 
 class ParameterViews:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class StackedSamples:
     y: Tensor
     weight: Tensor
 
-    def __getitem__(self, models: Tensor) -> StackedSamples:
+    def __getitem__(self, models: Any) -> StackedSamples:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return StackedSamples(**{k: None if v is None else v[models] for k, v in values.items()})
 
@@ -92,36 +93,37 @@ def fill(samples: StackedSamples, n: int, T: int, *, ragged: bool) -> StackedSam
     return StackedSamples(x, mask, y, weight)
 
 
-def losses(loss: Loss, prediction: Tensor, samples: StackedSamples) -> Tensor:
-    """Return the weighted loss of every model, as :mod:`sklearn_restf._losses` does for one."""
-    y = samples.y
+def losses_and_slopes(
+    loss: Loss, prediction: Tensor, samples: StackedSamples
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted loss of every model, and its derivative in the predictions.
+
+    As :func:`sklearn_restf._losses.loss_and_slope` does for one model.
+    """
+    y, weight = samples.y, samples.weight
+    weight = weight.view(*weight.shape, *[1] * (prediction.ndim - 2))
     if loss is squared_error:
         error = prediction - y
         if prediction.ndim == 4 and samples.mask is not None:
             error = torch.where(samples.mask[..., None], error, 0.0)
-        of_samples = 0.5 * (error * error).flatten(2).sum(2)
-    elif loss is binary_log_loss:
-        of_samples = functional.softplus(-y * prediction)[..., 0]
-    else:
-        of_samples = torch.logsumexp(prediction, dim=2) - (prediction * y).sum(2)
-    weight = samples.weight
-    if of_samples.device.type != "mps":
-        of_samples, weight = of_samples.double(), weight.double()
-    return (of_samples * weight).sum(1)
-
-
-def slopes(loss: Loss, prediction: Tensor, samples: StackedSamples) -> Tensor:
-    """Return the derivative of every model's loss in its predictions."""
-    y, weight = samples.y, samples.weight
-    weight = weight.view(*weight.shape, *[1] * (prediction.ndim - 2))
-    if loss is squared_error:
-        slope = weight * (prediction - y)
-        if prediction.ndim == 4 and samples.mask is not None:
-            slope = torch.where(samples.mask[..., None], slope, 0.0)
-        return slope
+        slope = weight * error
+        return 0.5 * exact_sum(error, slope), slope
     if loss is binary_log_loss:
-        return -weight * y * torch.sigmoid(-y * prediction)
-    return weight * (torch.softmax(prediction, dim=2) - y)
+        margin = -y * prediction
+        return exact_sum(functional.softplus(margin), weight), -weight * y * torch.sigmoid(margin)
+    largest = prediction.amax(2, keepdim=True)
+    shifted = prediction - largest
+    odds = shifted.exp()
+    total = odds.sum(2, keepdim=True)
+    of_samples = total.log() - (shifted * y).sum(2, keepdim=True)
+    return exact_sum(of_samples, weight), weight * (odds / total - y)
+
+
+def exact_sum(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum of ``a b`` of every model, in float64 where the device has it."""
+    if a.device.type != "mps":
+        a, b = a.double(), b.double()
+    return (a * b).flatten(1).sum(1)
 
 
 class StackedObjective:
@@ -173,9 +175,7 @@ class StackedObjective:
         """Go on with some of the models only."""
         self.train = self.train[models]
         self.valid = None if self.valid is None else self.valid[models]
-        self.strengths = replace(
-            self.strengths, beta=self.strengths.beta[models], gamma=self.strengths.gamma[models]
-        )
+        self.strengths = self.strengths[models]
         self._bind()
 
     def _bind(self) -> None:
@@ -187,35 +187,49 @@ class StackedObjective:
     def value(self, theta_SP: Tensor) -> Tensor:
         """Return the objective (S,) of every model, remembering what :meth:`gradient` needs."""
         if self._layer is None:
-            theta_SP.requires_grad_()
-            value = self._losses(theta_SP, self.train)
-            self._pending = value
-            value, theta_SP = value.detach(), theta_SP.detach()
-        else:
-            with torch.no_grad():
-                prediction = self._layer.forward(self.views(theta_SP))
-                value = losses(self.loss, prediction, self.train)
-                self._pending = slopes(self.loss, prediction, self.train)
-        self._decayed = self.decay * theta_SP
-        return value + 0.5 * (self._decayed * theta_SP).sum(1)
+            self._pending = []
+            return self._value_for_autograd(theta_SP, slice(None))
+        with torch.no_grad():
+            prediction = self._layer.forward(self.views(theta_SP))
+            value, self._slope = losses_and_slopes(self.loss, prediction, self.train)
+        return value + self._penalty(theta_SP)
+
+    def value_again(self, theta_KP: Tensor, rows: Tensor) -> Tensor:
+        """Return the objective (K,) of some models, whose points :meth:`gradient` then uses."""
+        if self._layer is None:
+            return self._value_for_autograd(theta_KP, rows)
+        with torch.no_grad():
+            prediction = self._layer.forward_again(self.views(theta_KP), rows)
+            value, slope = losses_and_slopes(self.loss, prediction, self.train[rows])
+            self._slope[rows] = slope
+        return value + self._penalty(theta_KP)
 
     def gradient(self, theta_SP: Tensor) -> Tensor:
-        """Return the gradient (S, P) at the last evaluated point, `theta_SP`."""
-        if self._layer is None:
-            (gradient,) = torch.autograd.grad(self._pending.sum(), theta_SP)
-            return gradient.add_(self._decayed)
+        """Return the gradient (S, P) at the last evaluated points, `theta_SP`."""
         gradient = torch.empty_like(theta_SP)
-        with torch.no_grad():
-            self._layer.backward(self._pending, self.views(gradient))
-            return gradient.add_(self._decayed)
+        if self._layer is None:
+            for rows, theta, value in self._pending:
+                (gradient[rows],) = torch.autograd.grad(value.sum(), theta)
+        else:
+            with torch.no_grad():
+                self._layer.backward(self._slope, self.views(gradient))
+        return gradient.add_(self.decay * theta_SP)
 
-    def _losses(self, theta_SP: Tensor, samples: StackedSamples) -> Tensor:
-        parameters = self.views(theta_SP)
-        prediction = forward(self.config, parameters, self.strengths, samples.x, samples.mask)
-        return losses(self.loss, prediction, samples)
+    def _value_for_autograd(self, theta: Tensor, rows: Any) -> Tensor:
+        theta = theta.detach().clone().requires_grad_()
+        value = self._losses(theta, self.train[rows], self.strengths[rows])
+        self._pending.append((rows, theta, value))
+        return value.detach() + self._penalty(theta.detach())
+
+    def _penalty(self, theta_SP: Tensor) -> Tensor:
+        return 0.5 * (self.decay * theta_SP * theta_SP).sum(1)
+
+    def _losses(self, theta: Tensor, samples: StackedSamples, strengths: Strengths) -> Tensor:
+        prediction = forward(self.config, self.views(theta), strengths, samples.x, samples.mask)
+        return losses_and_slopes(self.loss, prediction, samples)[0]
 
     def validation_loss(self, theta_SP: Tensor) -> Tensor:
         """Return the loss of every model on its validation samples, without penalty."""
         assert self.valid is not None
         with torch.no_grad():
-            return self._losses(theta_SP, self.valid)
+            return self._losses(theta_SP, self.valid, self.strengths)

@@ -6,12 +6,15 @@ operation, and cost 10 to 50 times the work itself when another process holds a 
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 from sklearn_restf._input import RawTokens
 from sklearn_restf._module import ModuleConfig
@@ -22,6 +25,7 @@ SMALL_WORK = 2e7
 _lock = threading.Lock()
 _users = 0
 _before = 1
+_blas: Any = None  # restores the thread counts of NumPy's library for matrix products
 _forked = False
 
 
@@ -32,6 +36,11 @@ def _mark_forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_mark_forked)
+
+
+@functools.cache
+def _blas_libraries() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager
@@ -45,10 +54,11 @@ def thread_limit(work: float) -> Iterator[None]:
     if work >= SMALL_WORK and not _forked:
         yield
         return
-    global _users, _before
+    global _users, _before, _blas
     with _lock:
         if _users == 0:
             _before = torch.get_num_threads()
+            _blas = _blas_libraries().limit(limits=1)
         _users += 1
         torch.set_num_threads(1)
     try:
@@ -57,6 +67,8 @@ def thread_limit(work: float) -> Iterator[None]:
         with _lock:
             _users -= 1
             torch.set_num_threads(_before)
+            if _users == 0:
+                _blas.restore_original_limits()
 
 
 def work_per_pass(config: ModuleConfig, tokens: RawTokens) -> float:

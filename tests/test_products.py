@@ -1,4 +1,4 @@
-"""Products through oneDNN against the same products through ``torch.mm`` in float64."""
+"""Products by every library against the same products through ``torch.matmul`` in float64."""
 
 import itertools
 
@@ -7,19 +7,29 @@ import torch
 from torch.testing import assert_close
 
 from sklearn_restf import _products
-from sklearn_restf._products import add_reduction, product
+from sklearn_restf._products import add_reduction, product, products
 
 SIZES = [1, 7, 64, 130]
 
 
-@pytest.fixture(params=["one_dnn", "small", "absent"])
-def route(request, monkeypatch):
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["one_dnn", "numpy", "torch"])
+def route(request, monkeypatch, one_thread):
     """Every way a product can take."""
+    if request.param == "torch":
+        monkeypatch.setattr(_products, "_numpy_serves", lambda a: False)
     if request.param == "one_dnn":
         monkeypatch.setattr(_products, "SMALL_PRODUCT", 0)
         monkeypatch.setattr(_products, "SMALL_REDUCTION", 0)
         monkeypatch.setattr(_products, "NARROW", 0)
-    elif request.param == "absent":
+    else:
         monkeypatch.setattr(_products, "_one_dnn", lambda: None)
     return request.param
 
@@ -53,6 +63,34 @@ def test_reduction_is_added_to_the_target(route, dtype):
         with torch.no_grad():
             add_reduction(target, a, b)
         assert_close(target.double(), exact, rtol=tolerance, atol=tolerance * float(exact.norm()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_products(route, dtype):
+    for n, k, m in itertools.product([1, 50], SIZES, SIZES):
+        a = torch.stack([random_factor(n, k, dtype, False) for _ in range(3)])
+        b = torch.stack([random_factor(m, k, dtype, False) for _ in range(3)]).transpose(1, 2)
+        memory = torch.full((3, n * m + 5), torch.nan, dtype=dtype)  # like views of parameters
+        found = products(a, b, out=memory[:, 2:-3].view(3, n, m))
+        exact = a.double() @ b.double()
+        tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+        assert_close(found.double(), exact, rtol=tolerance, atol=tolerance * float(exact.norm()))
+        assert torch.equal(memory[:, 2:-3].view(3, n, m), found)
+        assert memory[:, :2].isnan().all()
+        assert memory[:, -3:].isnan().all()
+
+
+def test_overflow_is_silent_and_not_finite(route):
+    a = torch.full((2, 3, 3), 1e200, dtype=torch.float64)
+    assert products(a, a, out=torch.empty_like(a)).isinf().all()
+    assert product(a[0], a[0], out=torch.empty_like(a[0])).isinf().all()
+
+
+def test_numpy_serves_one_thread_only(one_thread):
+    a = torch.zeros(2, 2)
+    assert _products._numpy_serves(a)
+    torch.set_num_threads(2)
+    assert not _products._numpy_serves(a)
 
 
 def test_an_entry_that_changed_is_not_used(monkeypatch):

@@ -7,13 +7,16 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold, StratifiedKFold
 
+import sklearn_restf._descent as descent
 import sklearn_restf._sweep as sweep
+import sklearn_restf._sweep_descent as sweep_descent
 from sklearn_restf import (
     THEOREM_SETTINGS,
     ResidualTransformerClassifier,
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
+    _products,
 )
 from sklearn_restf.exceptions import DivergenceError
 
@@ -51,6 +54,10 @@ REGRESSION = {
     "narrow queries": (WINDOWS, Y, {"d_qk": 1}),
     "gelu": (WINDOWS, Y, {"activation": "gelu"}),
     "tanh": (WINDOWS, Y, {"activation": "tanh", "pooling": "mean"}),
+    "tanh, flatten": (WINDOWS, Y, {"activation": "tanh"}),
+    "linear": (WINDOWS, Y, {"activation": "identity"}),
+    "linear, several outputs": (WINDOWS, WINDOWS[:, 0, :3], {"activation": "identity"}),
+    "linear, mean": (WINDOWS, Y, {"activation": "identity", "pooling": "mean"}),
     "own gamma": (WINDOWS, Y, {"ffn_residual_beta": 0.7}),
     "xavier": (WINDOWS, Y, {"init": "xavier", "init_scale": 0.5}),
     "several outputs": (WINDOWS, WINDOWS[:, 0, :3], {}),
@@ -183,6 +190,21 @@ def test_models_leave_when_they_are_done():
     lengths = {fit.n_iter_ for fit in fits}
     assert len(lengths) > 1
     assert {fit.stop_reason_ for fit in fits} == {"tol"}
+
+
+def test_models_that_stall_leave_the_others_to_go_on(monkeypatch):
+    for module in (sweep_descent, descent):
+        monkeypatch.setattr(module, "SMALLEST_RATE", 0.2)
+    one_by_one = trained("regressor", "windows", 1, max_iter=60, tol=None)
+    reasons = {model.stop_reason_ for model in one_by_one[1]}
+    assert reasons == {"stalled", "max_iter"}
+    assert_same(one_by_one, trained("regressor", "windows", 9, max_iter=60, tol=None))
+
+
+def test_products_by_torch_give_the_same_models(monkeypatch):
+    by_numpy = trained("classifier", "iris", 5, tol=None)
+    monkeypatch.setattr(_products, "_numpy_serves", lambda a: False)
+    assert_same(by_numpy, trained("classifier", "iris", 5, tol=None))
 
 
 def test_folds_without_some_class_are_trained_apart():

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_restf._input import RawTokens
 from sklearn_restf._threads import SMALL_WORK, thread_limit, work_per_pass
@@ -31,6 +32,19 @@ def test_small_work_runs_on_one_thread(two_threads):
 def test_large_work_keeps_the_threads(two_threads):
     with thread_limit(SMALL_WORK):
         assert torch.get_num_threads() == 2
+
+
+def blas_threads():
+    return {
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    }
+
+
+def test_numpy_runs_on_one_thread_as_well(two_threads):
+    with threadpool_limits(2, user_api="blas"):
+        with thread_limit(0), thread_limit(0):
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
 
 
 def test_restored_after_an_error(two_threads):
