@@ -24,7 +24,11 @@ from sklearn_restf._tokens import TokenLayout
 GRAPH_BYTES = 2**30  # activations kept for one backward pass before chunks are used
 CHUNK_BYTES = 2**27  # activations of one chunk when memory asks for chunks
 CACHE_BYTES = 2**30  # cast and standardised tokens kept between iterations
-BUCKETS, BUCKET_ROWS = 8, 64  # ragged: at most so many groups, of at least so many samples
+# What one more group of samples costs: its calls, as long as so many multiply-adds take, and
+# passes over all weights and gradients, as long as so many tokens take (both measured)
+WORK_OF_CALLS = {"cpu": 4e6, "cuda": 4e8}
+TOKENS_OF_CALLS = 64
+MAX_LENGTHS = 512  # lengths told apart when samples are grouped
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,11 @@ class Batches:
         self.keeps_graph = chunk_size is None and total <= max(GRAPH_BYTES, spare_bytes(device))
         if chunk_size is None and not self.keeps_graph:
             chunk_size = max(1, int(CHUNK_BYTES // per_sample))
-        self.row_sets = row_sets(tokens, chunk_size)
+        if chunk_size is None and tokens.lengths is not None:
+            work = WORK_OF_CALLS.get(device.type, WORK_OF_CALLS["cpu"])
+            self.row_sets: list[Any] = groups_of_equal_length(tokens.lengths, config, work)
+        else:
+            self.row_sets = row_sets(tokens, chunk_size)
         cached = tokens.values.size * itemsize <= max(CACHE_BYTES, spare_bytes(device))
         self._cache: list[Batch] | None = None
         if cached:
@@ -176,6 +184,34 @@ def check_memory(per_sample: int, n: int, T: int, d: int, device: torch.device) 
         )
 
 
+def groups_of_equal_length(
+    lengths: np.ndarray, config: ModuleConfig, work_of_calls: float
+) -> list[np.ndarray]:
+    """Group samples by length, such that padding and the calls for every group cost least.
+
+    Exactly so, by dynamic programming over the lengths that occur: a group holds all samples of
+    neighbouring lengths, and costs the work on as many tokens as its longest sample has.
+    """
+    grain = -(-int(lengths.max()) // MAX_LENGTHS)
+    distinct, counts = np.unique(-(-lengths // grain) * grain, return_counts=True)
+    last = config.pooling == "last"  # the last layer computes one token then
+    per_token = (config.n_layers - last) * (4 * config.d_model + 2 * config.d_ff + 2 * distinct)
+    per_token += 2 * last + config.token_width * (config.embedding != "none")
+    work = distinct * per_token * config.d_model  # of one sample
+    work_of_calls += TOKENS_OF_CALLS * float(per_token[0]) * config.d_model
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    cost, start = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
+    for j in range(1, len(ends)):
+        candidates = cost[:j] + work_of_calls + float(work[j - 1]) * (ends[j] - ends[:j])
+        start[j] = candidates.argmin()
+        cost[j] = candidates[start[j]]
+    order, pieces, j = np.argsort(lengths, kind="stable"), [], len(ends) - 1
+    while j > 0:
+        pieces.append(order[ends[start[j]] : ends[j]])
+        j = start[j]
+    return pieces[::-1]
+
+
 def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarray]:
     """Cut the samples into chunks; ragged ones sorted by length."""
     n = tokens.n_samples
@@ -183,7 +219,7 @@ def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarr
         size = chunk_size or n
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
     order = np.argsort(tokens.lengths, kind="stable")
-    pieces = -(-n // chunk_size) if chunk_size else int(np.clip(n // BUCKET_ROWS, 1, BUCKETS))
+    pieces = -(-n // chunk_size) if chunk_size else 1
     return [rows for rows in np.array_split(order, pieces) if len(rows)]
 
 

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import validate_data
 
-from sklearn_restf._memory_maps import release
+from sklearn_restf._memory_maps import release, select_rows
 
 SLICE_BYTES = 2**24  # how much of a large array is looked at (or cast) at a time
 
@@ -32,7 +32,7 @@ class RawTokens:
     (sum of lengths, c) for ragged samples, whose lengths are then in `lengths`.
     """
 
-    values: np.ndarray
+    values: np.ndarray  # or SelectedRows of one
     lengths: np.ndarray | None = None
     real: np.ndarray | None = None  # which tokens (n, T) of padded input are real
 
@@ -50,7 +50,7 @@ class RawTokens:
     def take(self, rows: np.ndarray) -> RawTokens:
         """Return the given samples; a block of them is a view (of a memory map, say)."""
         if self.lengths is None:
-            return RawTokens(self.values[as_slice(rows)])
+            return RawTokens(select_rows(self.values, as_slice(rows)))
         spans = [
             np.arange(o, o + t) for o, t in zip(self.offsets[rows], self.lengths[rows], strict=True)
         ]

@@ -179,7 +179,8 @@ class StackedObjective:
         self._bind()
 
     def _bind(self) -> None:
-        self._layer = None
+        self._layer: StackedLayer | None = None
+        self._pending: list[tuple[Any, Tensor, Tensor]] = []  # rows, their point, their losses
         if is_supported(self.config):
             x, mask = self.train.x, self.train.mask
             self._layer = StackedLayer(self.config, self.strengths, x, mask)

@@ -203,8 +203,8 @@ def as_layout(layout: TokenLayout, tokens: RawTokens) -> RawTokens:
     """Bring compatible samples into the form of the layout (list or 3-D array)."""
     if layout.kind == "ragged" and tokens.lengths is None:
         n, T, c = tokens.values.shape
-        return RawTokens(tokens.values.reshape(n * T, c), np.full(n, T))
+        return RawTokens(np.reshape(tokens.values, (n * T, c)), np.full(n, T))
     if layout.kind == "windows" and tokens.lengths is not None:
         n = len(tokens.lengths)
-        return RawTokens(tokens.values.reshape(n, -1, tokens.values.shape[1]))
+        return RawTokens(np.reshape(tokens.values, (n, -1, tokens.values.shape[1])))
     return tokens

@@ -14,6 +14,7 @@ from sklearn_restf._batches import (
     Batches,
     activation_bytes,
     check_memory,
+    groups_of_equal_length,
     row_sets,
 )
 from sklearn_restf._input import RawTokens
@@ -64,13 +65,47 @@ def test_one_chunk_by_default():
 
 def test_ragged_samples_are_grouped_by_length_so_that_little_is_padded():
     lengths = np.random.default_rng(0).integers(1, 100, 1000)
-    tokens = RawTokens(np.zeros((lengths.sum(), 1)), lengths)
-    sets = row_sets(tokens, None)
-    assert len(sets) == _batches.BUCKETS
+    sets = groups_of_equal_length(lengths, make_config(ragged=True, d_model=32, d_ff=64), 4e6)
     padded = sum(len(rows) * lengths[rows].max() for rows in sets)
-    assert padded < 1.2 * lengths.sum() < 0.7 * len(lengths) * lengths.max()
+    assert padded < 1.1 * lengths.sum() < 0.7 * len(lengths) * lengths.max()
     for before, after in itertools.pairwise(sets):
-        assert lengths[before].max() <= lengths[after].min()
+        assert lengths[before].max() < lengths[after].min()
+
+
+def cost_of_groups(groups, config, work_of_calls):
+    """Add up what groups of lengths cost, by the definition."""
+    per_token = 4 * config.d_model + 2 * config.d_ff
+    extra = config.token_width * (config.embedding != "none")
+    total = 0.0
+    for group in groups:
+        T = max(group)
+        total += len(group) * T * (config.n_layers * (per_token + 2 * T) + extra) * config.d_model
+        total += work_of_calls
+    return total
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.floats(1, 1e5))
+def test_no_other_grouping_costs_less(lengths, work_of_calls):
+    lengths, config = np.array(lengths), make_config(ragged=True, pooling="mean")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_batches, "TOKENS_OF_CALLS", 0)
+        found = groups_of_equal_length(lengths, config, work_of_calls)
+    assert_array_equal(np.sort(np.concatenate(found)), np.arange(len(lengths)))
+    distinct = np.unique(lengths)
+    best = np.inf
+    for cuts in itertools.product([False, True], repeat=len(distinct) - 1):
+        label = np.concatenate([[0], np.cumsum(cuts)])[np.searchsorted(distinct, lengths)]
+        groups = [lengths[label == i] for i in np.unique(label)]
+        best = min(best, cost_of_groups(groups, config, work_of_calls))
+    found_cost = cost_of_groups([lengths[rows] for rows in found], config, work_of_calls)
+    assert found_cost == pytest.approx(best, rel=1e-12)
+
+
+def test_many_lengths_are_grouped_in_time():
+    lengths = np.random.default_rng(0).integers(1, 200_000, 5000)
+    sets = groups_of_equal_length(lengths, make_config(ragged=True), 4e6)
+    assert_array_equal(np.sort(np.concatenate(sets)), np.arange(5000))
+    assert len(sets) <= _batches.MAX_LENGTHS
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])

@@ -6,9 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_restf import ResidualTransformerRegressor
+from sklearn_restf._memory_maps import SelectedRows
 from tests.conftest import REPOSITORY
 
 SHAPE = (24, 21)
@@ -62,6 +63,34 @@ def test_memory_map_in_chunks_trains_as_the_array_does(windows, pooling, monkeyp
     assert_allclose(model.predict(mapped), expected.predict(X), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("chunk_size", [None, 512])
+def test_a_selection_of_rows_is_read_when_asked_for(windows, monkeypatch, chunk_size):
+    mapped, X = windows
+    weight = np.ones(len(X))
+    weight[::7] = 0.0  # these samples are dropped: one more selection
+    settings = MODEL | {"early_stopping": True, "chunk_size": chunk_size}
+    fits = []
+    for data, large in ((X, 2**40), (mapped, 0)):
+        monkeypatch.setattr("sklearn_restf._memory_maps.LARGE_BYTES", large)
+        monkeypatch.setattr("sklearn_restf._batches.CACHE_BYTES", 0)
+        fits.append(ResidualTransformerRegressor(**settings).fit(data, X[:, -1, 0], weight))
+    assert fits[0].validation_curve_ == fits[1].validation_curve_
+    assert fits[0].loss_curve_ == fits[1].loss_curve_
+    assert (fits[0].predict(X[:9]) == fits[1].predict(X[:9])).all()
+
+
+def test_selected_rows_are_those_of_the_array():
+    values = np.arange(40.0).reshape(10, 2, 2)
+    first = np.array([9, 3, 4, 0, 7])
+    lazy = SelectedRows(values, first)
+    assert (lazy.shape, lazy.ndim, lazy.dtype, len(lazy)) == ((5, 2, 2), 3, values.dtype, 5)
+    assert (lazy.size, lazy.nbytes) == (20, 160)
+    for key in (slice(1, 3), np.array([4, 0])):
+        assert_array_equal(lazy[key], values[first][key])
+    assert_array_equal(np.asarray(lazy), values[first])
+    assert np.asarray(lazy, dtype=np.float32).dtype == np.float32
+
+
 def test_copy_on_write_changes_survive_training(windows):
     """Giving back the pages of such a map would undo the changes."""
     path, X = windows[0].filename, windows[1]
@@ -83,7 +112,7 @@ def test_writable_map_is_unchanged_by_training(windows):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("early_stopping", [False, "last"])
+@pytest.mark.parametrize("early_stopping", [False, "last", True])
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 def test_file_larger_than_the_memory_it_may_take(tmp_path, early_stopping):
     """Mapped pages that were read count too."""
