@@ -98,7 +98,7 @@ class Batches:
             chunk_size = max(1, int(CHUNK_BYTES // per_sample))
         if chunk_size is None and tokens.lengths is not None:
             work = WORK_OF_CALLS.get(device.type, WORK_OF_CALLS["cpu"])
-            self.row_sets: list[Any] = groups_of_equal_length(tokens.lengths, config, work)
+            self.row_sets = groups_of_equal_length(tokens.lengths, config, work)
         else:
             self.row_sets = row_sets(tokens, chunk_size)
         cached = tokens.values.size * itemsize <= max(CACHE_BYTES, spare_bytes(device))
@@ -186,7 +186,7 @@ def check_memory(per_sample: int, n: int, T: int, d: int, device: torch.device) 
 
 def groups_of_equal_length(
     lengths: np.ndarray, config: ModuleConfig, work_of_calls: float
-) -> list[np.ndarray]:
+) -> list[slice | np.ndarray]:
     """Group samples by length, such that padding and the calls for every group cost least.
 
     Exactly so, by dynamic programming over the lengths that occur: a group holds all samples of
@@ -205,22 +205,22 @@ def groups_of_equal_length(
         candidates = cost[:j] + work_of_calls + float(work[j - 1]) * (ends[j] - ends[:j])
         start[j] = candidates.argmin()
         cost[j] = candidates[start[j]]
-    order, pieces, j = np.argsort(lengths, kind="stable"), [], len(ends) - 1
+    order, j = np.argsort(lengths, kind="stable"), len(ends) - 1
+    pieces: list[slice | np.ndarray] = []
     while j > 0:
         pieces.append(order[ends[start[j]] : ends[j]])
         j = start[j]
-    return pieces[::-1]
+    return pieces[::-1] if len(pieces) > 1 else [slice(0, len(lengths))]
 
 
 def row_sets(tokens: RawTokens, chunk_size: int | None) -> list[slice | np.ndarray]:
-    """Cut the samples into chunks; ragged ones sorted by length."""
+    """Cut the samples into chunks; ragged ones sorted by length where there are several."""
     n = tokens.n_samples
-    if tokens.lengths is None:
-        size = chunk_size or n
+    size = min(chunk_size or n, n)
+    if tokens.lengths is None or size == n:
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
     order = np.argsort(tokens.lengths, kind="stable")
-    pieces = -(-n // chunk_size) if chunk_size else 1
-    return [rows for rows in np.array_split(order, pieces) if len(rows)]
+    return list(np.array_split(order, -(-n // size)))
 
 
 def select_targets(

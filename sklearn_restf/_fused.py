@@ -120,8 +120,6 @@ class FusedLayer:
             return F.add_(bias if position is None else bias + position)
         if position is not None:
             bias = bias + position
-        if config.token_width == 1:
-            return torch.addcmul(bias, self.x, weight.view_as(bias), out=F)
         # one (N x width)(width x D) product per group
         torch.baddbmm(bias[:, None], self.x.transpose(0, 1), weight, out=F.transpose(0, 1))
         return F
@@ -228,7 +226,7 @@ class FusedLayer:
             slope = slope * self.share
         G_F = slope @ weights["readout"].T  # the same for every token of a sample
         gradients["blocks.0.ffn_out"].addmm_(saved["H_sum"].T, G_F)
-        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].T, saved["Z"])
+        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].T)
         G_Z.view(self.N, -1, G_F.shape[1]).add_(G_F[:, None], alpha=self.config.ffn_residual_beta)
         return G_Z if self.padded is None else G_Z.index_fill_(0, self.padded, 0.0)
 
@@ -238,47 +236,27 @@ class FusedLayer:
         W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
         Z, H = saved["Z"], saved["H"]
         (R, D), M, C = Z.shape, H.shape[1], W_U.shape[1]
-        gamma, N, T = self.config.ffn_residual_beta, self.N, self.T
-        rows = (N, T * D) if self.config.pooling == "flatten" else (R, D)
+        gamma = self.config.ffn_residual_beta
+        rows = (self.N, self.T * D) if self.config.pooling == "flatten" else (R, D)
+        G_F = product(slope, W_U.T, out=self.buffer("G_F read", *rows)).view(R, D)
+        G_H = self.buffer("G_H", R, M)
         if saved["absorbed"]:
             gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=gamma)
             G_W2U = (H.view(rows[0], -1).T @ slope).view(-1, M, C)
             U = W_U.view(-1, D, C)
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.transpose(1, 2)).sum(0))
             gradients["readout"].view(-1, D, C).add_(torch.matmul(W_2.T, G_W2U))
-            if C == 1:  # G_H and G_F are outer products with the slope
-                return self._back_single_output(slope.view(N, -1, 1), saved["W_2U"], W_U)
-        G_F = product(slope, W_U.T, out=self.buffer("G_F read", *rows)).view(R, D)
-        G_H = self.buffer("G_H", R, M)
-        if saved["absorbed"]:
             W_2U = saved["W_2U"].view(-1, C)
             G_H = product(slope, W_2U.T, out=G_H.view(rows[0], -1)).view(R, M)
         else:
             gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
             add_reduction(gradients["blocks.0.ffn_out"], H, G_F)
             G_H = product(G_F, W_2.T, out=G_H)
-        return self._back_hidden(G_H, Z).add_(G_F, alpha=gamma)
+        return self._back_hidden(G_H).add_(G_F, alpha=gamma)
 
-    def _back_single_output(self, slope: Tensor, W_2U: Tensor, W_U: Tensor) -> Tensor:
-        """Return the gradient in Z; the slope waits until the rows are as narrow as Z.
-
-        `slope` is (N, 1 or T, 1), the weights are one matrix or one per token.
-        """
-        Z, D = self.saved["Z"], W_U.numel() // W_2U.shape[0]
-        N, T, M = self.N, self.T, W_2U.shape[1]
-        scaled_Z = torch.mul(Z.view(N, T, D), slope, out=self.buffer("scaled Z", N, T, D))
-        G_H = W_2U.view(1, -1, M).expand(N, T, M)
-        G_Z = self._back_hidden(G_H, scaled_Z.view(Z.shape))
-        direct = W_U.view(1, -1, D)
-        G_Z.view(N, T, D).add_(direct, alpha=self.config.ffn_residual_beta).mul_(slope)
-        return G_Z
-
-    def _back_hidden(self, G_H: Tensor, Z: Tensor) -> Tensor:
-        """Return the part of the gradient in Z that comes through H.
-
-        G_H may be one a sample, or (N, T, M); the factor Z of the gradient of W_1 is the caller's.
-        """
-        W_1 = self.weights["blocks.0.ffn_in"]
+    def _back_hidden(self, G_H: Tensor) -> Tensor:
+        """Return the part of the gradient in Z that comes through H; G_H may be one a sample."""
+        Z, W_1 = self.saved["Z"], self.weights["blocks.0.ffn_in"]
         G_P = self._back_activation(G_H)
         add_reduction(self.gradients["blocks.0.ffn_in"], Z, G_P)
         return product(G_P, W_1.T, out=self.buffer("G_Z", *Z.shape))
@@ -286,7 +264,7 @@ class FusedLayer:
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in the preactivation."""
         activation, H = self.config.activation, self.saved["H"]
-        if G_H.ndim == 2 and G_H.shape[0] != H.shape[0]:
+        if G_H.shape[0] != H.shape[0]:
             G_H = G_H[:, None].expand(self.N, self.T, -1)
         if activation == "relu":  # in place of H, which is not needed any more
             H = H.view(G_H.shape)

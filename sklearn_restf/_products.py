@@ -59,6 +59,8 @@ def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """Return ``a @ b``, in `out` or in a new tensor."""
+    if a.shape[1] == 1:  # an outer product is one multiplication
+        return torch.mul(a, b, out=out)
     if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
         return one_dnn(a, b.T)
     return _by_numpy(a, b, out) if _numpy_serves(a) else torch.mm(a, b, out=out)
@@ -66,6 +68,8 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
 
 def products(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     """Return ``a[i] @ b[i]`` for every i, in `out`."""
+    if a.shape[2] == 1:
+        return torch.mul(a, b, out=out)
     return _by_numpy(a, b, out) if _numpy_serves(a) else torch.bmm(a, b, out=out)
 
 

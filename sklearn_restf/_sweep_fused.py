@@ -29,7 +29,6 @@ from sklearn_restf._sweep_module import (
     Strengths,
     embed,
     forbidden_attention,
-    is_block_diagonal,
 )
 
 
@@ -57,35 +56,18 @@ class StackedLayer:
         self, config: ModuleConfig, strengths: Strengths, x: Tensor, mask: Tensor | None
     ) -> None:
         self.config = config
-        self.pack = packed_samples(x.shape[2])
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
         self._buffers: dict[str, Tensor] = {}
-        self._forbidden: Tensor | None = None
         self._retry: StackedLayer | None = None
         self._bind(strengths, x, mask)
 
     def _bind(self, strengths: Strengths, x: Tensor, mask: Tensor | None) -> None:
         self.strengths, self.x, self.mask = strengths, x, mask
         self.S, self.N, self.T = x.shape[:3]
-        # attention matrices (one a pack) and their size
-        self.packs, self.size = self.S * self.N // self.pack, self.pack * self.T
-        if mask is not None or self._forbidden is None:
-            self._forbidden = self._hidden_keys()
+        self.forbidden = forbidden_attention(self.config, x.shape[:3], mask, x.device)
         self.lengths = None if mask is None else mask.sum(2, keepdim=True)
         self.saved: dict[str, Tensor] = {}  # by model, for the gradient
         self._input: Tensor | None = None
-
-    def _hidden_keys(self) -> Tensor | None:
-        """Return where keys are hidden from queries: padded, later, or of another sample."""
-        hidden = forbidden_attention(self.config, self.x.shape[:3], self.mask, self.x.device)
-        if self.pack == 1:
-            return hidden
-        g, T = self.pack, self.T
-        same = torch.eye(g, dtype=torch.bool, device=self.x.device)[:, None, :, None]
-        if hidden is None:
-            return ~same.expand(g, T, g, T).reshape(1, g * T, g * T)
-        hidden = hidden.expand(max(len(hidden), g), T, T).reshape(-1, g, T, 1, T)
-        return (hidden | ~same).view(-1, g * T, g * T)
 
     def buffer(self, name: str, *shape: int) -> Tensor:
         """Return a reusable uninitialised tensor."""
@@ -114,19 +96,19 @@ class StackedLayer:
         scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
         M = torch.bmm(W_K, scaled_query.transpose(1, 2))
         K = products(F, M, out=self.buffer("K", S, R, D))
-        B, Q = self.packs, self.size
-        tokens = F.view(B, Q, D)
-        L = self.buffer("L", B, Q, Q)
-        products(K.view(B, Q, D), tokens.transpose(1, 2), out=L)
-        if self._forbidden is not None:
-            L.masked_fill_(self._forbidden, -torch.inf)
-        A = torch.softmax(L, 1, out=self.buffer("A", B, Q, Q))
+        B, T = S * self.N, self.T
+        tokens = F.view(B, T, D)
+        L = self.buffer("L", B, T, T)
+        products(K.view(B, T, D), tokens.transpose(1, 2), out=L)
+        if self.forbidden is not None:
+            L.masked_fill_(self.forbidden, -torch.inf)
+        A = torch.softmax(L, 1, out=self.buffer("A", B, T, T))
         C = self.buffer("C", S, R, D)
-        products(A.transpose(1, 2), tokens, out=C.view(B, Q, D))
+        products(A.transpose(1, 2), tokens, out=C.view(B, T, D))
         Z = products(C, W_V, out=self.buffer("Z", S, R, D)).addcmul_(F, self.strengths.beta)
         P = products(Z, W_1, out=self.buffer("P", S, R, config.d_ff))
         H = P.relu_() if config.activation == "relu" else ACTIVATIONS[config.activation](P)
-        self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, Q, Q)}
+        self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, T, T)}
         self.saved |= {"C": C, "Z": Z, "H": H} | ({} if H is P else {"P": P})
         return self._read_out(Z, H)
 
@@ -203,7 +185,7 @@ class StackedLayer:
         G_F = torch.bmm(slope, W_U.transpose(1, 2))
         products(saved["H_mean"].transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
         G_H = self._spread(torch.bmm(G_F, W_2.transpose(1, 2)))
-        G_Z = self._back_hidden(self._back_activation(G_H), saved["Z"], gradients)
+        G_Z = self._back_hidden(self._back_activation(G_H), gradients)
         G_Z.view(self.S, self.N, self.T, -1).add_(self._spread(G_F * self.strengths.gamma))
         return G_Z
 
@@ -218,7 +200,7 @@ class StackedLayer:
         products(H.transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
         G_H = products(G_F, W_2.transpose(1, 2), out=self.buffer("G_H", *H.shape))
         G_P = self._back_activation(G_H.view(S, self.N, self.T, -1))
-        G_Z = self._back_hidden(G_P, saved["Z"], gradients)
+        G_Z = self._back_hidden(G_P, gradients)
         return G_Z.addcmul_(G_F, self.strengths.gamma)
 
     def _back_absorbed(self, slope: Tensor, gradients: Parameters) -> Tensor:
@@ -226,7 +208,6 @@ class StackedLayer:
         saved, W_2, W_U = self.saved, self.weights["blocks.0.ffn_out"], self.weights["readout"]
         Z, H, W_2U, gamma = saved["Z"], saved["H"], saved["W_2U"], self.strengths.gamma
         (S, R, D), M, C = Z.shape, H.shape[2], slope.shape[2]
-        N, T = self.N, self.T
         rows = slope.shape[1]  # predictions a model
         G_U = gradients["readout"]
         products(Z.view(S, rows, -1).transpose(1, 2), slope, out=G_U).mul_(gamma)
@@ -235,24 +216,17 @@ class StackedLayer:
         U = W_U.reshape(S, -1, D, C)
         gradients["blocks.0.ffn_out"].copy_(torch.matmul(G_W2U, U.transpose(2, 3)).sum(1))
         G_U.add_(torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C))
-        if C > 1:
-            G_H = products(
-                slope, W_2U.transpose(1, 2), out=self.buffer("G_H", S, rows, R * M // rows)
-            )
-            G_Z = self._back_hidden(self._back_activation(G_H.view(S, N, T, M)), Z, gradients)
-            direct = self.buffer("direct", S, rows, R * D // rows)
-            products(slope, (gamma * W_U).transpose(1, 2), out=direct)
-            return G_Z.add_(direct.view(S, R, D))
-        # outer products with the slope: it waits until the rows are as narrow as Z
-        of_rows = slope.view(S, N, -1, 1)
-        G_P = self._back_activation(W_2U.view(S, 1, -1, M).expand(S, N, T, M))
-        scaled_Z = torch.mul(Z.view(S, N, T, D), of_rows, out=self.buffer("scaled Z", S, N, T, D))
-        G_Z = self._back_hidden(G_P, scaled_Z.view(S, R, D), gradients)
-        G_Z.view(S, N, T, D).add_((gamma * W_U).view(S, 1, -1, D)).mul_(of_rows)
-        return G_Z
+        G_H = self.buffer("G_H", S, rows, R * M // rows)
+        products(slope, W_2U.transpose(1, 2), out=G_H)
+        G_P = self._back_activation(G_H.view(S, self.N, self.T, M))
+        G_Z = self._back_hidden(G_P, gradients)
+        direct = self.buffer("direct", S, rows, R * D // rows)
+        products(slope, (gamma * W_U).transpose(1, 2), out=direct)
+        return G_Z.add_(direct.view(S, R, D))
 
-    def _back_hidden(self, G_P: Tensor, Z: Tensor, gradients: Parameters) -> Tensor:
+    def _back_hidden(self, G_P: Tensor, gradients: Parameters) -> Tensor:
         """Return the gradient in Z that comes through P."""
+        Z = self.saved["Z"]
         products(Z.transpose(1, 2), G_P, out=gradients["blocks.0.ffn_in"])
         W_1 = self.weights["blocks.0.ffn_in"]
         return products(G_P, W_1.transpose(1, 2), out=self.buffer("G_Z", *Z.shape))
@@ -282,28 +256,28 @@ class StackedLayer:
         return G_P
 
     def _back_attention(self, G_Z: Tensor, gradients: Parameters) -> None:
-        S, N, T, B, Q = self.S, self.N, self.T, self.packs, self.size
-        R, D = G_Z.shape[1:]
+        S, N, T, (R, D) = self.S, self.N, self.T, G_Z.shape[1:]
+        B = S * N
         W_K, W_V = self.weights["blocks.0.key"], self.weights["blocks.0.value"]
         F, K, C = (self.saved[name] for name in "FKC")
-        A = self.saved["A"].view(B, Q, Q)
-        tokens = F.view(B, Q, D)
+        A = self.saved["A"].view(B, T, T)
+        tokens = F.view(B, T, D)
         products(C.transpose(1, 2), G_Z, out=gradients["blocks.0.value"])
-        G_C = products(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D)).view(B, Q, D)
-        G_L = self.buffer("L", B, Q, Q)  # L itself is not needed any more
+        G_C = products(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D)).view(B, T, D)
+        G_L = self.buffer("L", B, T, T)  # L itself is not needed any more
         products(tokens, G_C.transpose(1, 2), out=G_L).mul_(A)
         G_L.addcmul_(A, G_L.sum(1, keepdim=True), value=-1.0)
         G_K = self.buffer("G_K", S, R, D)
-        products(G_L, tokens, out=G_K.view(B, Q, D))
+        products(G_L, tokens, out=G_K.view(B, T, D))
         G_M = products(F.transpose(1, 2), G_K, out=self.buffer("G_M", S, D, D))
         products(G_M, self.saved["query"], out=gradients["blocks.0.key"])
         G_query = products(G_M.transpose(1, 2), W_K, out=gradients["blocks.0.query"])
         G_query.div_(math.sqrt(self.config.d_qk))
         if self.constant_input:
             return
-        G_F = products(A, G_C, out=self.buffer("G_F", B, Q, D))
+        G_F = products(A, G_C, out=self.buffer("G_F", B, T, D))
         part = self.buffer("part", S, R, D)
-        G_F.add_(products(G_L.transpose(1, 2), K.view(B, Q, D), out=part.view(B, Q, D)))
+        G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D), out=part.view(B, T, D)))
         rows = G_F.view(S, R, D).addcmul_(G_Z, self.strengths.beta)
         rows.add_(products(G_K, self.saved["M"].transpose(1, 2), out=part))
         self._back_embedding(rows.view(S, N, T, D), gradients)
@@ -316,23 +290,10 @@ class StackedLayer:
             gradients["position"].zero_()[:, :T].copy_(of_tokens)
         if config.embedding == "grouped":
             gradients["embedding_bias"].copy_(of_tokens)
-            if is_block_diagonal(T, W):
-                x, flat = self.x.view(S, N, T * W), G_F.view(S, N, T * D)
-                blocks = torch.bmm(x.transpose(1, 2), flat).view(S, T, W, T, D)
-                G_W = blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-            else:
-                G_W = torch.einsum("sntw,sntd->stwd", self.x, G_F)
+            G_W = torch.einsum("sntw,sntd->stwd", self.x, G_F)
             gradients["embedding_weight"].copy_(G_W)
         elif config.embedding == "shared":
             gradients["embedding_bias"].copy_(of_tokens.sum(1))
             x = self.x.reshape(S, N * T, W)
             G_W = torch.bmm(x.transpose(1, 2), G_F.reshape(S, N * T, D))
             gradients["embedding_weight"].copy_(G_W)
-
-
-def packed_samples(T: int) -> int:
-    """Return how many short samples share one attention matrix, hidden from each other.
-
-    Below about 8 x 8, a product costs less as a part of a larger one than by itself.
-    """
-    return max(1, 8 // T)

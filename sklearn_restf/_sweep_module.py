@@ -108,22 +108,12 @@ def embed(config: ModuleConfig, parameters: Parameters, x_SNTW: Tensor) -> Tenso
         F = torch.baddbmm(bias[:, None], x_SNTW.reshape(S, N * T, W), weight).view(S, N, T, -1)
     elif config.embedding == "grouped":
         weight, bias = parameters["embedding_weight"], parameters["embedding_bias"]
-        if is_block_diagonal(T, W):  # all groups in one product
-            blocks = torch.diag_embed(weight.permute(0, 2, 3, 1), dim1=1, dim2=3)
-            blocks, flat = blocks.reshape(S, T * W, -1), x_SNTW.reshape(S, N, T * W)
-            F = torch.baddbmm(bias.reshape(S, 1, -1), flat, blocks).view(S, N, T, -1)
-        else:
-            F = torch.einsum("sntw,stwd->sntd", x_SNTW, weight) + bias[:, None]
+        F = torch.einsum("sntw,stwd->sntd", x_SNTW, weight) + bias[:, None]
     if config.positional_encoding == "learned":
         F = F + parameters["position"][:, None, :T]
     elif config.positional_encoding == "sinusoidal":
         F = F + position_table(T, config.d_model, F.dtype, str(F.device))
     return F
-
-
-def is_block_diagonal(T: int, W: int) -> bool:
-    """Tell whether a table is embedded by one block-diagonal matrix: more flops, less copying."""
-    return T * W <= 32
 
 
 def forbidden_attention(

@@ -16,7 +16,7 @@ from sklearn_restf._batches import Batches
 from sklearn_restf._losses import Loss, binary_log_loss, squared_error
 from sklearn_restf._module import ModuleConfig
 from sklearn_restf._state import is_weight
-from sklearn_restf._sweep_fused import StackedLayer, is_supported, packed_samples
+from sklearn_restf._sweep_fused import StackedLayer, is_supported
 from sklearn_restf._sweep_module import ParameterViews, Strengths, forward
 
 
@@ -43,7 +43,6 @@ def stack(batches: Sequence[Batches]) -> StackedSamples:
     read = {id(b): all_samples(b) for b in batches}
     T = max(samples.x.shape[1] for samples in read.values())
     n = max(len(samples.x) for samples in read.values())
-    n += -n % packed_samples(T)
     ragged = any(s.mask is not None or s.x.shape[1] < T for s in read.values())
     filled = {key: fill(samples, n, T, ragged=ragged) for key, samples in read.items()}
     of_models = [filled[id(b)] for b in batches]

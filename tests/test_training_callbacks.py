@@ -24,6 +24,7 @@ from skorch.callbacks import (
     TrainEndCheckpoint,
 )
 
+from sklearn_restf import _batches
 from tests.cases_common import (
     SERIES,
     SERIES_YR,
@@ -90,8 +91,10 @@ def test_epoch_scoring_on_the_validation_samples(chunk_size):
     assert scores[best - 1] == pytest.approx(expected, rel=1e-6)
 
 
-def test_epoch_scoring_of_many_unequal_series():
-    """Enough of them that they are trained in several groups of equal length."""
+@pytest.mark.parametrize("work_of_calls", [1.0, 1e12])
+def test_epoch_scoring_of_unequal_series(monkeypatch, work_of_calls):
+    """In several groups of equal length, or in one: they are sorted by length either way."""
+    monkeypatch.setitem(_batches.WORK_OF_CALLS, "cpu", work_of_calls)
     scoring = EpochScoring("r2", on_train=True, lower_is_better=False)
     keeper = HistoryKeeper()
     estimator = make_regressor(callbacks=[scoring, keeper], max_iter=3)
