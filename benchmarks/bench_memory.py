@@ -30,11 +30,12 @@ SHAPE = (24, 21)  # tokens, columns
 LIMIT_GB = 1.0
 ITERATIONS = 2
 MODEL = {"pooling": "last", "max_iter": ITERATIONS, "tol": None, "random_state": 0}
-# name -> (what the process does, chunk_size)
+# name -> (what the process does, with which parameters)
 RUNS = {
-    "fit, chunk_size=None": ("fit", None),
-    "fit, chunk_size=2000": ("fit", 2000),
-    "predict, chunk_size=None": ("predict", None),
+    "fit, chunk_size=None": ("fit", {}),
+    "fit, chunk_size=2000": ("fit", {"chunk_size": 2000}),
+    "fit, early_stopping=True": ("fit", {"early_stopping": True}),
+    "predict, chunk_size=None": ("predict", {}),
 }
 
 
@@ -65,7 +66,7 @@ def write_samples(path, gigabytes):
         file.truncate(n_samples * row)
 
 
-def child(task, path, model_path, chunk_size):
+def child(task, path, model_path, parameters):
     """Fit or predict in this process; print what it took."""
     from sklearn_restf import ResidualTransformerRegressor
 
@@ -73,11 +74,11 @@ def child(task, path, model_path, chunk_size):
     before, _ = resident_bytes()
     wall, cpu = time.perf_counter(), time.process_time()
     if task == "fit":
-        model = ResidualTransformerRegressor(**MODEL, chunk_size=chunk_size).fit(X, y)
+        model = ResidualTransformerRegressor(**MODEL | parameters).fit(X, y)
         result = model.loss_
     else:
         model = pickle.loads(model_path.read_bytes())
-        result = float(model.set_params(chunk_size=chunk_size).predict(X).std())
+        result = float(model.set_params(**parameters).predict(X).std())
     taken = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     if task == "fit":
         model_path.write_bytes(pickle.dumps(model))
@@ -97,9 +98,9 @@ def child(task, path, model_path, chunk_size):
 
 def measure(name, path, model_path):
     """Run one task in a process of its own."""
-    task, chunk_size = RUNS[name]
+    task, parameters = RUNS[name]
     command = [sys.executable, __file__, "--child", task, str(path), str(model_path)]
-    command += [] if chunk_size is None else [str(chunk_size)]
+    command += [json.dumps(parameters)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -119,11 +120,11 @@ def main():
     parser.add_argument("--gb", type=float, default=4.0, help="size of the file in 10^9 bytes")
     parser.add_argument("--folder", help="where to put the file; default: the temporary folder")
     parser.add_argument("--output", help="file for the figures")
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        task, path, model_path, *chunk_size = options.child
-        child(task, Path(path), Path(model_path), int(chunk_size[0]) if chunk_size else None)
+        task, path, model_path, parameters = options.child
+        child(task, Path(path), Path(model_path), json.loads(parameters))
         return
     from _report import save_results
 
@@ -133,7 +134,7 @@ def main():
         write_samples(path, gigabytes)
         results = {name: measure(name, path, model_path) for name in RUNS}
     print_table(results)
-    losses = [row["result"] for name, row in results.items() if name.startswith("fit")]
+    losses = [row["result"] for name, row in results.items() if "fit, chunk_size" in name]
     if abs(losses[0] - losses[1]) > 1e-5 * losses[0]:
         raise SystemExit(f"The chunk size changed the result: losses {losses}.")
     worst = max(row["rss_peak_bytes"] for row in results.values())

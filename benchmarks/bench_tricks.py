@@ -146,6 +146,7 @@ TRICKS = [
         "intermediate results written over those of the last iteration",
         (of(_fused.FusedLayer, "buffer", new_buffer),),
         ("tiny", WINDOWS + "mean", "many windows"),
+        dtypes=BOTH,
     ),
     Trick(
         "ragged samples grouped by length",
@@ -187,7 +188,7 @@ def training(trick, workload_name, dtype):
     X, y = workload.data()
     contender = Ours(workload)
     fit = partial(contender.fit, X, y, dtype=dtype)
-    n_iter = choose_n_iter(fit, SECONDS, 1)
+    n_iter = choose_n_iter(fit, SECONDS, 3)
     return both_ways(trick, lambda: slope(fit, n_iter)[0])
 
 

@@ -253,7 +253,8 @@ final_effective_rank, final_stable_rank : float
         lines += [f"{name:24}{first:>12}{last:>12}" for name, first, last in rows]
         measured = _number(self.rate)
         if math.isfinite(self.rate):
-            measured += f"  (R^2 {self.rate_r2:.3f}, iterations {start} to {end})"
+            faster = "; the loss fell ever faster" if self.rate > 1 else ""
+            measured += f"  (R^2 {self.rate_r2:.3f}, iterations {start} to {end}{faster})"
         lines.append(f"{'measured rate':24}{measured:>12}")
         predicted = _number(self.predicted_rate)
         if "predicted_rate" in self.reasons:

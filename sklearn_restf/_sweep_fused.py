@@ -8,7 +8,7 @@ over its first axis (keys), C = A^T F, Z = beta F + C W_V, P = Z W_1, H = phi(P)
     G_A  = F G_C^T       G_L = A o (G_A - colsum(A o G_A))
     G_K  = G_L F         G_M = F^T G_K         with M = W_K W_Q^T / sqrt(d_qk)
 
-Rows are (S, N T, width); intermediates live in buffers reused by every round.
+Rows are (S, N T, width); intermediates live in buffers that are reused.
 """
 
 from __future__ import annotations

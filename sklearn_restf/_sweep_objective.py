@@ -110,8 +110,7 @@ def losses_and_slopes(
     if loss is binary_log_loss:
         margin = -y * prediction
         return exact_sum(functional.softplus(margin), weight), -weight * y * torch.sigmoid(margin)
-    largest = prediction.amax(2, keepdim=True)
-    shifted = prediction - largest
+    shifted = prediction - prediction.detach().amax(2, keepdim=True)
     odds = shifted.exp()
     total = odds.sum(2, keepdim=True)
     of_samples = total.log() - (shifted * y).sum(2, keepdim=True)

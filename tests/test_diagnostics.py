@@ -1,5 +1,6 @@
 """The convergence diagnostics of a fit, against the oracle and against known situations."""
 
+import dataclasses
 import json
 import math
 import pickle
@@ -220,6 +221,12 @@ def test_scalars_are_plain_floats(found):
     for name, value in vars(found).items():
         allowed = (float, int, str, bool, tuple, dict, np.ndarray)
         assert type(value) in allowed, name
+
+
+def test_a_rate_above_one_is_explained(found):
+    words = "the loss fell ever faster"
+    assert words not in dataclasses.replace(found, rate=0.99).summary()
+    assert words in dataclasses.replace(found, rate=1.006).summary()
 
 
 def test_repr_is_quick(found):
