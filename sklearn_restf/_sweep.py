@@ -38,10 +38,12 @@ from sklearn_restf._training_result import TrainingResult
 
 Task = tuple[float, Fold]  # residual_beta, fold
 
-# Multiply-adds per pass and model above which sharing the cost of calling an operation does not
-# pay, with a gradient in closed form and by autograd. Measured on one thread against one by
-# one: 1.6 to 1.9 times as fast at 1e6, 1.7 at 4e6, 1.3 at 1e7; with LayerNorm 0.9 at 1e7.
-LARGEST_WORK = {True: 1.5e7, False: 5e6}
+# Bytes of one pass (multiply-adds times the size of a number) above which sharing the cost of
+# calling an operation does not pay, with a gradient in closed form and by autograd. Measured on
+# one thread against one by one, in float64: 1.5 to 1.8 times as fast at 0.9e6 multiply-adds, 1.2
+# at 1.8e6, 0.9 to 1.1 at 3.6e6; in float32 1.5 to 2, 1.4 to 1.5 and 1.2 to 1.3; with LayerNorm 1.1
+# (float32: 1.3 to 1.5) at 0.9e6, 0.8 (0.9) at 3.6e6.
+LARGEST_WORK = {True: 2e7, False: 1e7}
 # more models in one call cost more in memory traffic than they save, as soon as their
 # intermediate results outgrow the processor's cache
 TOGETHER, CACHE_BYTES = (5, 13), 2**24
@@ -83,16 +85,16 @@ def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: F
     if plain.callbacks or plain.chunk_size is not None:
         return 1
     device = resolve_device(plain.device).type
-    if device == "cpu" and data.samples.tokens.values.size > LARGEST_WORK[True]:
+    if device == "cpu" and data.samples.tokens.values.nbytes > LARGEST_WORK[True]:
         return 1  # without copying a large array first
     _, problem = pose(plain, data, fold)
     train, config = problem.train, problem.config
     if not train.keeps_graph:
         return 1
-    largest = LARGEST_WORK[is_supported(config)]
+    itemsize = torch.finfo(problem.dtype).bits // 8
+    largest = LARGEST_WORK[is_supported(config)] / itemsize
     if device == "cpu" and work_per_pass(config, train.tokens) > largest:
         return 1
-    itemsize = torch.finfo(problem.dtype).bits // 8
     per_model = len(train) * activation_bytes(config, problem.layout.max_tokens, itemsize)
     fit_into_memory = max(1, GROUP_BYTES.get(device, GROUP_BYTES["cpu"]) // per_model)
     if device != "cpu":

@@ -101,11 +101,12 @@ validation_fraction, chunk_size, diagnostics, diagnostics_samples, device, dtype
     differ as they do between two machines: after 200 iterations by up to 6e-3 in the scores
     where changing the last bit of X changes those of single fits by 8e-3.
 
-    Models are trained side by side when one pass of one model takes less than 15 million
-    multiply-adds (5,000 tokens of width 16 or so; a third of that with several layers, several
-    heads, LayerNorm or ``pooling="last"``; on a GPU always), there are no callbacks and no
-    `chunk_size`: 5 to 13 of them at a time (on a GPU as many as have 2 GiB of intermediate
-    results). Otherwise one by one. In both cases joblib spreads the work over `n_jobs` processes.
+    Models are trained side by side when one pass of one model takes less than 5 million
+    multiply-adds in float32 (1,500 tokens of width 16 or so) or 2.5 million in float64 (half of
+    that with several layers, several heads, LayerNorm or ``pooling="last"``; on a GPU always),
+    there are no callbacks and no `chunk_size`: 5 to 13 of them at a time (on a GPU as many as
+    have 2 GiB of intermediate results). Otherwise one by one. In both cases joblib spreads the
+    work over `n_jobs` processes.
 
     Examples
     --------
@@ -327,11 +328,12 @@ class_weight : optional
     differ as they do between two machines: after 200 iterations by up to 6e-3 in the scores
     where changing the last bit of X changes those of single fits by 8e-3.
 
-    Models are trained side by side when one pass of one model takes less than 15 million
-    multiply-adds (5,000 tokens of width 16 or so; a third of that with several layers, several
-    heads, LayerNorm or ``pooling="last"``; on a GPU always), there are no callbacks and no
-    `chunk_size`: 5 to 13 of them at a time (on a GPU as many as have 2 GiB of intermediate
-    results). Otherwise one by one. In both cases joblib spreads the work over `n_jobs` processes.
+    Models are trained side by side when one pass of one model takes less than 5 million
+    multiply-adds in float32 (1,500 tokens of width 16 or so) or 2.5 million in float64 (half of
+    that with several layers, several heads, LayerNorm or ``pooling="last"``; on a GPU always),
+    there are no callbacks and no `chunk_size`: 5 to 13 of them at a time (on a GPU as many as
+    have 2 GiB of intermediate results). Otherwise one by one. In both cases joblib spreads the
+    work over `n_jobs` processes.
 
     Examples
     --------
