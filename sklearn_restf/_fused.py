@@ -32,7 +32,7 @@ from sklearn_restf._module import (
     last_token_index,
     position_table,
 )
-from sklearn_restf._products import add_reduction, product, products
+from sklearn_restf._products import add_reduction, product, products, silent
 
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
@@ -134,6 +134,7 @@ class FusedLayer:
 
     # --- forward --------------------------------------------------------------------
 
+    @silent
     def forward(self) -> Tensor:
         """Return the predictions at the current weights."""
         F = self._F if self._F is not None else self._embed()
@@ -210,6 +211,7 @@ class FusedLayer:
 
     # --- backward -------------------------------------------------------------------
 
+    @silent
     def backward(self, slope: Tensor) -> None:
         """Add the gradient; `slope` is the derivative of the loss in the predictions."""
         slope = slope.reshape(-1, slope.shape[-1])

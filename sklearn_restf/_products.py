@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,13 +49,23 @@ def _one_dnn_for(a: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
 
 
 def _numpy_serves(a: Tensor) -> bool:
-    return a.device.type == "cpu" and torch.get_num_threads() == 1
+    return a.is_cpu and torch.get_num_threads() == 1
 
 
 def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    with np.errstate(all="ignore"):  # torch does not warn of overflow either
-        np.matmul(a.numpy(), b.numpy(), out=out.numpy())
+    np.matmul(a.numpy(), b.numpy(), out=out.numpy())
     return out
+
+
+def silent(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let NumPy's products overflow without a warning, as torch's do, within a whole pass."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return method(*arguments)
+
+    return call
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
@@ -79,7 +90,7 @@ def add_reduction(target: Tensor, a: Tensor, b: Tensor) -> None:
     large = a.numel() * n >= SMALL_REDUCTION and max(m, n) >= NARROW
     if large and (one_dnn := _one_dnn_for(a)):
         target.add_(one_dnn(a.T, b.T) if m <= n else one_dnn(b.T, a.T).T)
-    elif _numpy_serves(a):
+    elif a.dtype == torch.float64 and _numpy_serves(a):
         target.add_(_by_numpy(a.T, b, out=torch.empty_like(target)))
     else:
         target.addmm_(a.T, b)

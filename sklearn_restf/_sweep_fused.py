@@ -23,7 +23,7 @@ from sklearn_restf._compute import absorb_readout
 from sklearn_restf._fused import is_supported as is_one_layer
 from sklearn_restf._fused import relu_backward
 from sklearn_restf._module import ACTIVATIONS, ModuleConfig
-from sklearn_restf._products import products
+from sklearn_restf._products import products, silent
 from sklearn_restf._sweep_module import (
     Parameters,
     Strengths,
@@ -86,6 +86,7 @@ class StackedLayer:
 
     # --- forward --------------------------------------------------------------------
 
+    @silent
     def forward(self, weights: Parameters) -> Tensor:
         """Return the predictions (S, N, C), or (S, N, T, C) with ``pooling="none"``."""
         S, config = self.S, self.config
@@ -166,6 +167,7 @@ class StackedLayer:
 
     # --- backward -------------------------------------------------------------------
 
+    @silent
     def backward(self, slope: Tensor, gradients: Parameters) -> None:
         """Write the gradient; `slope` is the derivative of the losses in the predictions."""
         slope = slope.reshape(self.S, -1, slope.shape[-1])

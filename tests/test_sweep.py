@@ -173,16 +173,20 @@ def test_single_precision_agrees_as_far_as_it_goes():
 
 def test_late_differences_in_single_precision_are_those_of_the_last_bit():
     """Training amplifies rounding, whoever rounds."""
-    options = {"max_iter": 150, "tol": None, "dtype": "float32"}
-    scores = []
-    for size, X in ((9, WINDOWS), (1, WINDOWS), (1, np.nextafter(np.float32(WINDOWS), np.inf))):
+
+    def scores(size, X):
+        options = {"max_iter": 150, "tol": None, "dtype": "float32"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(REGRESSION, "windows", (X, Y, {}))
-            scores.append(trained("regressor", "windows", size, **options)[0])
-    batched, single, other = (
-        np.stack([cv.cv_results_[f"split{i}_test_score"] for i in range(3)]) for cv in scores
-    )
-    assert np.abs(batched - single).max() <= 10 * np.abs(other - single).max() + 1e-5
+            cv = trained("regressor", "windows", size, **options)[0]
+        return np.stack([cv.cv_results_[f"split{i}_test_score"] for i in range(3)])
+
+    X = WINDOWS.astype(np.float32)
+    signs = np.random.default_rng(0).choice([-1, 1], (6, *X.shape))
+    directions = np.float32(np.inf) * signs.astype(np.float32)
+    single = scores(1, X)
+    of_last_bits = [np.abs(scores(1, np.nextafter(X, d)) - single).max() for d in directions]
+    assert np.abs(scores(9, X) - single).max() <= 10 * max(of_last_bits) + 1e-5
 
 
 def test_models_leave_when_they_are_done():
