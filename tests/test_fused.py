@@ -21,6 +21,12 @@ from sklearn_restf._state import build_module, initial_state
 N, T, W = 5, 6, 3
 
 
+@pytest.fixture(autouse=True, params=["numpy", "torch"])
+def library(request, monkeypatch):
+    """Products by either library, whatever the number of threads."""
+    monkeypatch.setattr(_products, "_numpy_serves", lambda a: request.param == "numpy")
+
+
 def config_of(pooling, embedding, activation="relu", ragged=False, **options):
     return ModuleConfig(
         n_tokens=None if ragged else T,
