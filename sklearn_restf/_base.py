@@ -261,7 +261,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         dtype = resolve_dtype(self.dtype, found, device)
         refuse_beyond_range(self, dtype)
 
-        def batches(samples: Samples, encoded: np.ndarray) -> Batches:
+        def batches(samples: Samples, encoded: np.ndarray, *, may_cache: bool = True) -> Batches:
             return Batches(
                 samples.tokens,
                 layout,
@@ -273,13 +273,17 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
                 device=device,
                 labels=self._class_indices(samples.y),
                 total_weight=group.total(samples.weight.sum()),
+                may_cache=may_cache,
             )
 
-        held_out = None
-        if valid is not None:
+        if valid is None:
+            train, held_out = batches(samples, encoded), None
+        else:
             valid = self._compatible(layout, valid)
-            held_out = batches(valid, self._encode_targets(valid.y, valid.tokens, "y_val"))
-        train = batches(samples, encoded)
+            encoded_valid = self._encode_targets(valid.y, valid.tokens, "y_val")
+            train = batches(samples, encoded)
+            # what trains on a file in little memory validates in little memory
+            held_out = batches(valid, encoded_valid, may_cache=train.is_cached)
         return Problem(config, layout, state, train, held_out, dtype, device)
 
     def _prepare_diagnosis(self, X: Any, y: Any) -> tuple[ResidualTransformer, Batches, Loss]:

@@ -65,6 +65,8 @@ class Batches:
         Class indices, for callbacks that score.
     total_weight : float, optional
         What the weights are divided by, when other processes hold further samples.
+    may_cache : bool, default=True
+        Whether cast tokens may be kept between iterations.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Batches:
         device: torch.device,
         labels: np.ndarray | None = None,
         total_weight: float | None = None,
+        may_cache: bool = True,
     ) -> None:
         self.tokens, self.layout, self.y = tokens, layout, y
         self.weight = weight / (weight.sum() if total_weight is None else total_weight)
@@ -103,7 +106,7 @@ class Batches:
             self.row_sets = row_sets(tokens, chunk_size)
         cached = tokens.values.size * itemsize <= max(CACHE_BYTES, spare_bytes(device))
         self._cache: list[Batch] | None = None
-        if cached:
+        if cached and may_cache:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):
                 self._cache = [self._batch(rows) for rows in self.row_sets]
 

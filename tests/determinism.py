@@ -109,7 +109,8 @@ CHANGES = {
     "chunks of 7 samples": (lambda name: output(name, chunk_size=7), 1e-9),
     "2 processes, half the samples each": (lambda name: in_parts(name, 2), 1e-9),
     "3 processes, a third each": (lambda name: in_parts(name, 3), 1e-9),
-    "float32": (lambda name: output(name, dtype="float32"), 1e-4),
+    # a ReLU unit within rounding of its kink may switch for some sample
+    "float32": (lambda name: output(name, dtype="float32"), 1e-2),
 }
 
 
