@@ -60,10 +60,6 @@ def masked_slope(G_H, H, _threshold, grad_input):
     return torch.mul(G_H, (H > 0).to(H.dtype), out=grad_input)
 
 
-def new_buffer(layer, _name, *shape):
-    return layer.x.new_empty(shape)
-
-
 def one_group(lengths, _config, _work):
     return [np.argsort(lengths, kind="stable")]
 
@@ -93,7 +89,6 @@ def of(owner, name, value):
 AUTOGRAD = (of(_objective, "is_supported", never),)
 MORE = [
     Workload("small table 442 x 4", 442, 4, 16, 64, "flatten", kind="table"),
-    Workload("many windows 20000 x 24 x 21", 20000, 24, 21, 64, "mean"),
 ]
 WINDOWS = "windows 2000 x 24 x 21, "
 BOTH = ("float32", "float64")
@@ -140,12 +135,6 @@ TRICKS = [
         "products by NumPy",
         (of(_products, "_numpy_serves", never),),
         ("tiny", "small table", "table", WINDOWS + "mean"),
-        dtypes=BOTH,
-    ),
-    Trick(
-        "intermediate results written over those of the last iteration",
-        (of(_fused.FusedLayer, "buffer", new_buffer),),
-        ("tiny", WINDOWS + "mean", "many windows"),
         dtypes=BOTH,
     ),
     Trick(

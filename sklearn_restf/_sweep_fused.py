@@ -8,7 +8,7 @@ over its first axis (keys), C = A^T F, Z = beta F + C W_V, P = Z W_1, H = phi(P)
     G_A  = F G_C^T       G_L = A o (G_A - colsum(A o G_A))
     G_K  = G_L F         G_M = F^T G_K         with M = W_K W_Q^T / sqrt(d_qk)
 
-Rows are (S, N T, width); intermediates live in buffers that are reused.
+Rows are (S, N T, width).
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class StackedLayer:
     ) -> None:
         self.config = config
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
-        self._buffers: dict[str, Tensor] = {}
         self._retry: StackedLayer | None = None
         self._bind(strengths, x, mask)
 
@@ -69,12 +68,9 @@ class StackedLayer:
         self.saved: dict[str, Tensor] = {}  # by model, for the gradient
         self._input: Tensor | None = None
 
-    def buffer(self, name: str, *shape: int) -> Tensor:
-        """Return a reusable uninitialised tensor."""
-        size = math.prod(shape)
-        if name not in self._buffers or len(self._buffers[name]) < size:
-            self._buffers[name] = self.x.new_empty(size)
-        return self._buffers[name][:size].view(shape)
+    def empty(self, *shape: int) -> Tensor:
+        """Return an uninitialised tensor."""
+        return self.x.new_empty(shape)
 
     def _embedded(self, weights: Parameters) -> Tensor:
         if self._input is not None:
@@ -96,18 +92,18 @@ class StackedLayer:
         W_K, W_V, W_1 = (weights[f"blocks.0.{name}"] for name in ("key", "value", "ffn_in"))
         scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
         M = torch.bmm(W_K, scaled_query.transpose(1, 2))
-        K = products(F, M, out=self.buffer("K", S, R, D))
+        K = products(F, M, out=self.empty(S, R, D))
         B, T = S * self.N, self.T
         tokens = F.view(B, T, D)
-        L = self.buffer("L", B, T, T)
+        L = self.empty(B, T, T)
         products(K.view(B, T, D), tokens.transpose(1, 2), out=L)
         if self.forbidden is not None:
             L.masked_fill_(self.forbidden, -torch.inf)
-        A = torch.softmax(L, 1, out=self.buffer("A", B, T, T))
-        C = self.buffer("C", S, R, D)
+        A = torch.softmax(L, 1, out=self.empty(B, T, T))
+        C = self.empty(S, R, D)
         products(A.transpose(1, 2), tokens, out=C.view(B, T, D))
-        Z = products(C, W_V, out=self.buffer("Z", S, R, D)).addcmul_(F, self.strengths.beta)
-        P = products(Z, W_1, out=self.buffer("P", S, R, config.d_ff))
+        Z = products(C, W_V, out=self.empty(S, R, D)).addcmul_(F, self.strengths.beta)
+        P = products(Z, W_1, out=self.empty(S, R, config.d_ff))
         H = P.relu_() if config.activation == "relu" else ACTIVATIONS[config.activation](P)
         self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, T, T)}
         self.saved |= {"C": C, "Z": Z, "H": H} | ({} if H is P else {"P": P})
@@ -120,7 +116,6 @@ class StackedLayer:
         """
         if self._retry is None:
             self._retry = copy.copy(self)
-            self._retry._buffers = {}
         again = self._retry
         again._bind(
             self.strengths[rows], self.x[rows], None if self.mask is None else self.mask[rows]
@@ -149,11 +144,11 @@ class StackedLayer:
             W_2U = torch.matmul(W_2[:, None], W_U.view(S, tokens, D, C)).view(S, tokens * M, C)
             self.saved["W_2U"] = W_2U
             prediction = products(Z.view(rows), gamma * W_U, out=Z.new_empty(S, rows[1], C))
-            through_H = self.buffer("through H", S, rows[1], C)
+            through_H = self.empty(S, rows[1], C)
             prediction += products(H.view(S, rows[1], -1), W_2U, out=through_H)
             prediction += bias
         else:
-            F_out = products(H, W_2, out=self.buffer("F_out", S, N * T, D)).addcmul_(Z, gamma)
+            F_out = products(H, W_2, out=self.empty(S, N * T, D)).addcmul_(Z, gamma)
             self.saved["F_out"] = F_out
             prediction = torch.baddbmm(bias, F_out.view(rows), W_U)
         return prediction if flatten else prediction.view(S, N, T, C)
@@ -200,7 +195,7 @@ class StackedLayer:
         products(rows.transpose(1, 2), slope, out=gradients["readout"])
         G_F = products(slope, W_U.transpose(1, 2), out=torch.empty_like(rows)).view(S, R, D)
         products(H.transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
-        G_H = products(G_F, W_2.transpose(1, 2), out=self.buffer("G_H", *H.shape))
+        G_H = products(G_F, W_2.transpose(1, 2), out=self.empty(*H.shape))
         G_P = self._back_activation(G_H.view(S, self.N, self.T, -1))
         G_Z = self._back_hidden(G_P, gradients)
         return G_Z.addcmul_(G_F, self.strengths.gamma)
@@ -214,15 +209,15 @@ class StackedLayer:
         G_U = gradients["readout"]
         products(Z.view(S, rows, -1).transpose(1, 2), slope, out=G_U).mul_(gamma)
         H_rows = H.view(S, rows, -1).transpose(1, 2)
-        G_W2U = products(H_rows, slope, out=self.buffer("G_W2U", *W_2U.shape)).view(S, -1, M, C)
+        G_W2U = products(H_rows, slope, out=self.empty(*W_2U.shape)).view(S, -1, M, C)
         U = W_U.reshape(S, -1, D, C)
         gradients["blocks.0.ffn_out"].copy_(torch.matmul(G_W2U, U.transpose(2, 3)).sum(1))
         G_U.add_(torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C))
-        G_H = self.buffer("G_H", S, rows, R * M // rows)
+        G_H = self.empty(S, rows, R * M // rows)
         products(slope, W_2U.transpose(1, 2), out=G_H)
         G_P = self._back_activation(G_H.view(S, self.N, self.T, M))
         G_Z = self._back_hidden(G_P, gradients)
-        direct = self.buffer("direct", S, rows, R * D // rows)
+        direct = self.empty(S, rows, R * D // rows)
         products(slope, (gamma * W_U).transpose(1, 2), out=direct)
         return G_Z.add_(direct.view(S, R, D))
 
@@ -231,7 +226,7 @@ class StackedLayer:
         Z = self.saved["Z"]
         products(Z.transpose(1, 2), G_P, out=gradients["blocks.0.ffn_in"])
         W_1 = self.weights["blocks.0.ffn_in"]
-        return products(G_P, W_1.transpose(1, 2), out=self.buffer("G_Z", *Z.shape))
+        return products(G_P, W_1.transpose(1, 2), out=self.empty(*Z.shape))
 
     def _spread(self, G: Tensor) -> Tensor:
         """Spread a gradient of means over the tokens, to broadcast over (S, N, T, width)."""
@@ -265,20 +260,20 @@ class StackedLayer:
         A = self.saved["A"].view(B, T, T)
         tokens = F.view(B, T, D)
         products(C.transpose(1, 2), G_Z, out=gradients["blocks.0.value"])
-        G_C = products(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D)).view(B, T, D)
-        G_L = self.buffer("L", B, T, T)  # L itself is not needed any more
+        G_C = products(G_Z, W_V.transpose(1, 2), out=self.empty(S, R, D)).view(B, T, D)
+        G_L = self.empty(B, T, T)  # L itself is not needed any more
         products(tokens, G_C.transpose(1, 2), out=G_L).mul_(A)
         G_L.addcmul_(A, G_L.sum(1, keepdim=True), value=-1.0)
-        G_K = self.buffer("G_K", S, R, D)
+        G_K = self.empty(S, R, D)
         products(G_L, tokens, out=G_K.view(B, T, D))
-        G_M = products(F.transpose(1, 2), G_K, out=self.buffer("G_M", S, D, D))
+        G_M = products(F.transpose(1, 2), G_K, out=self.empty(S, D, D))
         products(G_M, self.saved["query"], out=gradients["blocks.0.key"])
         G_query = products(G_M.transpose(1, 2), W_K, out=gradients["blocks.0.query"])
         G_query.div_(math.sqrt(self.config.d_qk))
         if self.constant_input:
             return
-        G_F = products(A, G_C, out=self.buffer("G_F", B, T, D))
-        part = self.buffer("part", S, R, D)
+        G_F = products(A, G_C, out=self.empty(B, T, D))
+        part = self.empty(S, R, D)
         G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D), out=part.view(B, T, D)))
         rows = G_F.view(S, R, D).addcmul_(G_Z, self.strengths.beta)
         rows.add_(products(G_K, self.saved["M"].transpose(1, 2), out=part))

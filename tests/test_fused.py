@@ -154,7 +154,7 @@ def test_predictions_without_a_way_back(pooling, ragged):
             assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_gradients_add_up_and_buffers_are_safe_to_reuse():
+def test_gradients_add_up_over_passes():
     config = config_of("flatten", "grouped")
     _, _, plain, closed = gradients_both_ways(config, passes=3)
     for name, gradient in plain.items():
