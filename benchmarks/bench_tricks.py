@@ -46,13 +46,8 @@ def pool_last_of_all(module, x, mask=None):
     return pool(F, mask, module.config.pooling) @ module.readout + module.readout_bias
 
 
-def as_written(module, x, mask=None):
-    """Compute the module's own forward pass."""
-    return module(x, mask)
-
-
-def torch_softmax(S, out):
-    return torch.softmax(S, dim=-1, out=out)
+def torch_softmax(S):
+    return torch.softmax(S, dim=-1)
 
 
 def masked_slope(G_H, H, _threshold, grad_input):

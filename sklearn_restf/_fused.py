@@ -36,16 +36,16 @@ from sklearn_restf._products import add_reduction, product, products, silent
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
 
-def row_softmax(S: Tensor, out: Tensor) -> Tensor:
+def row_softmax(S: Tensor) -> Tensor:
     """Return the softmax over the last axis.
 
     torch's kernel works row by row: on rows of fewer than about 16 numbers, and in float64, four
     passes over the whole array are 2 to 5 times faster on a CPU.
     """
     if S.device.type != "cpu" or (S.shape[-1] >= 16 and S.dtype == torch.float32):
-        return torch.softmax(S, dim=-1, out=out)
-    torch.sub(S, S.amax(-1, keepdim=True), out=out).exp_()
-    return out.div_(out.sum(-1, keepdim=True))
+        return torch.softmax(S, dim=-1)
+    A = (S - S.amax(-1, keepdim=True)).exp_()
+    return A.div_(A.sum(-1, keepdim=True))
 
 
 def is_supported(config: ModuleConfig) -> bool:
@@ -95,10 +95,6 @@ class FusedLayer:
         self._F = self._embed() if self.constant_input else None
         return self
 
-    def empty(self, *shape: int) -> Tensor:
-        """Return an uninitialised tensor."""
-        return self.x.new_empty(shape)
-
     def _embed(self) -> Tensor:
         """Return F_0, as :meth:`ResidualTransformer.embed` does."""
         config, weights = self.config, self.weights
@@ -106,15 +102,15 @@ class FusedLayer:
         position = self._position()
         if config.embedding == "none":
             x = self.x.contiguous()
-            return x if position is None else torch.add(x, position, out=self.empty(N, T, D))
+            return x if position is None else x + position
         weight, bias = weights["embedding_weight"], weights["embedding_bias"]
-        F = self.empty(N, T, D)
         if config.embedding == "shared":
-            F = product(self.x.reshape(N * T, -1), weight, out=F.view(N * T, D)).view(N, T, D)
+            F = product(self.x.reshape(N * T, -1), weight).view(N, T, D)
             return F.add_(bias if position is None else bias + position)
         if position is not None:
             bias = bias + position
         # one (N x width)(width x D) product per group
+        F = self.x.new_empty(N, T, D)
         torch.baddbmm(bias[:, None], self.x.transpose(0, 1), weight, out=F.transpose(0, 1))
         return F
 
@@ -137,8 +133,7 @@ class FusedLayer:
         if self.padded is not None:
             # every activation is 0 at 0: padding then adds nothing to sums over tokens
             Z.index_fill_(0, self.padded, 0.0)
-        P = self.empty(Z.shape[0], self.config.d_ff)
-        P = product(Z, self.weights["blocks.0.ffn_in"], out=P)
+        P = product(Z, self.weights["blocks.0.ffn_in"])
         H = P.relu_() if self.config.activation == "relu" else self._activate(P)
         self.saved |= {"Z": Z, "P": P, "H": H}
         return self._read_out(Z, H)
@@ -155,18 +150,18 @@ class FusedLayer:
         else:
             source, Q = F[:, -1] if self.last_index is None else F[self.last_index], 1
         # F W_Q W_K^T F^T: one projection of the tokens instead of two
-        M = self.empty(D, D)
+        M = self.x.new_empty(D, D)
         torch.addmm(
             M, weights["blocks.0.query"], weights["blocks.0.key"].T, beta=0, alpha=self.scale, out=M
         )
-        query = product(source, M, out=self.empty(N * Q, D)).view(N, Q, D)
-        S = products(query, F.transpose(1, 2), out=self.empty(N, Q, T))
+        query = product(source, M).view(N, Q, D)
+        S = products(query, F.transpose(1, 2))
         if self.forbidden is not None:
             S.masked_fill_(self.forbidden, -torch.inf)
-        A = row_softmax(S, self.empty(N, Q, T))
-        C = products(A, F, out=self.empty(N, Q, D)).view(N * Q, D)
+        A = row_softmax(S)
+        C = products(A, F).view(N * Q, D)
         self.saved |= {"source": source, "M": M, "query": query, "A": A, "C": C}
-        Z = product(C, weights["blocks.0.value"], out=self.empty(N * Q, D))
+        Z = product(C, weights["blocks.0.value"])
         return Z.add_(source, alpha=self.config.residual_beta)
 
     def _read_out(self, Z: Tensor, H: Tensor) -> Tensor:
@@ -194,7 +189,7 @@ class FusedLayer:
             prediction.addmm_(H.view(rows[0], -1), W_2U.view(-1, C))
             self.saved |= {"W_2U": W_2U}
         else:
-            F_out = product(H, W_2, out=self.empty(*Z.shape)).add_(Z, alpha=gamma)
+            F_out = product(H, W_2).add_(Z, alpha=gamma)
             self.saved["F_out"] = F_out
             prediction = torch.addmm(b, F_out.view(rows), W_U)
         return prediction.view(self.N, self.T, C) if pooling == "none" else prediction
@@ -234,8 +229,7 @@ class FusedLayer:
         (R, D), M, C = Z.shape, H.shape[1], W_U.shape[1]
         gamma = self.config.ffn_residual_beta
         rows = (self.N, self.T * D) if self.config.pooling == "flatten" else (R, D)
-        G_F = product(slope, W_U.T, out=self.empty(*rows)).view(R, D)
-        G_H = self.empty(R, M)
+        G_F = product(slope, W_U.T).view(R, D)
         if saved["absorbed"]:
             gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=gamma)
             G_W2U = (H.view(rows[0], -1).T @ slope).view(-1, M, C)
@@ -243,11 +237,11 @@ class FusedLayer:
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.transpose(1, 2)).sum(0))
             gradients["readout"].view(-1, D, C).add_(torch.matmul(W_2.T, G_W2U))
             W_2U = saved["W_2U"].view(-1, C)
-            G_H = product(slope, W_2U.T, out=G_H.view(rows[0], -1)).view(R, M)
+            G_H = product(slope, W_2U.T).view(R, M)
         else:
             gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
             add_reduction(gradients["blocks.0.ffn_out"], H, G_F)
-            G_H = product(G_F, W_2.T, out=G_H)
+            G_H = product(G_F, W_2.T)
         return self._back_hidden(G_H).add_(G_F, alpha=gamma)
 
     def _back_hidden(self, G_H: Tensor) -> Tensor:
@@ -255,7 +249,7 @@ class FusedLayer:
         Z, W_1 = self.saved["Z"], self.weights["blocks.0.ffn_in"]
         G_P = self._back_activation(G_H)
         add_reduction(self.gradients["blocks.0.ffn_in"], Z, G_P)
-        return product(G_P, W_1.T, out=self.empty(*Z.shape))
+        return product(G_P, W_1.T)
 
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in the preactivation."""
@@ -282,21 +276,21 @@ class FusedLayer:
         Q = A.shape[1]
         add_reduction(gradients["blocks.0.value"], C, G_Z)
         W_V = weights["blocks.0.value"]
-        G_C = product(G_Z, W_V.T, out=self.empty(N * Q, D)).view(N, Q, D)
-        G_S = products(G_C, F.transpose(1, 2), out=self.empty(N, Q, T))
+        G_C = product(G_Z, W_V.T).view(N, Q, D)
+        G_S = products(G_C, F.transpose(1, 2))
         G_S.mul_(A)  # the softmax's Jacobian: A o G - A rowsum(A o G)
         G_S.addcmul_(A, G_S.sum(-1, keepdim=True), value=-1.0)
-        G_query = products(G_S, F, out=self.empty(N, Q, D)).view(N * Q, D)
-        G_M = self.empty(D, D).zero_()
+        G_query = products(G_S, F).view(N * Q, D)
+        G_M = self.x.new_zeros(D, D)
         add_reduction(G_M, saved["source"], G_query)
         W_Q, W_K, scale = weights["blocks.0.query"], weights["blocks.0.key"], self.scale
         gradients["blocks.0.query"].addmm_(G_M, W_K, alpha=scale)
         gradients["blocks.0.key"].addmm_(G_M.T, W_Q, alpha=scale)
         if self.constant_input:
             return
-        G_F = products(A.transpose(1, 2), G_C, out=self.empty(N, T, D))
-        G_F.add_(products(G_S.transpose(1, 2), query, out=self.empty(N, T, D)))
-        own = product(G_query, saved["M"].T, out=self.empty(N * Q, D))
+        G_F = products(A.transpose(1, 2), G_C)
+        G_F.add_(products(G_S.transpose(1, 2), query))
+        own = product(G_query, saved["M"].T)
         own.add_(G_Z, alpha=self.config.residual_beta)
         if not self.last:
             G_F.view(N * T, D).add_(own)

@@ -52,7 +52,9 @@ def _numpy_serves(a: Tensor) -> bool:
     return a.is_cpu and torch.get_num_threads() == 1
 
 
-def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+def _by_numpy(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    if out is None:
+        return torch.from_numpy(np.matmul(a.numpy(), b.numpy()))
     np.matmul(a.numpy(), b.numpy(), out=out.numpy())
     return out
 
@@ -68,17 +70,17 @@ def silent(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """Return ``a @ b``, in `out` or in a new tensor."""
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``a @ b``."""
     if a.shape[1] == 1:  # an outer product is one multiplication
-        return torch.mul(a, b, out=out)
+        return a * b
     if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
         return one_dnn(a, b.T)
-    return _by_numpy(a, b, out) if _numpy_serves(a) else torch.mm(a, b, out=out)
+    return _by_numpy(a, b) if _numpy_serves(a) else torch.mm(a, b)
 
 
-def products(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """Return ``a[i] @ b[i]`` for every i, in `out`."""
+def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return ``a[i] @ b[i]`` for every i, in `out` where it is given."""
     if a.shape[2] == 1:
         return torch.mul(a, b, out=out)
     return _by_numpy(a, b, out) if _numpy_serves(a) else torch.bmm(a, b, out=out)
@@ -91,6 +93,6 @@ def add_reduction(target: Tensor, a: Tensor, b: Tensor) -> None:
     if large and (one_dnn := _one_dnn_for(a)):
         target.add_(one_dnn(a.T, b.T) if m <= n else one_dnn(b.T, a.T).T)
     elif a.dtype == torch.float64 and _numpy_serves(a):
-        target.add_(_by_numpy(a.T, b, out=torch.empty_like(target)))
+        target.add_(_by_numpy(a.T, b))
     else:
         target.addmm_(a.T, b)

@@ -13,7 +13,6 @@ Rows are (S, N T, width).
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -57,20 +56,12 @@ class StackedLayer:
     ) -> None:
         self.config = config
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
-        self._retry: StackedLayer | None = None
-        self._bind(strengths, x, mask)
-
-    def _bind(self, strengths: Strengths, x: Tensor, mask: Tensor | None) -> None:
         self.strengths, self.x, self.mask = strengths, x, mask
         self.S, self.N, self.T = x.shape[:3]
         self.forbidden = forbidden_attention(self.config, x.shape[:3], mask, x.device)
         self.lengths = None if mask is None else mask.sum(2, keepdim=True)
         self.saved: dict[str, Tensor] = {}  # by model, for the gradient
         self._input: Tensor | None = None
-
-    def empty(self, *shape: int) -> Tensor:
-        """Return an uninitialised tensor."""
-        return self.x.new_empty(shape)
 
     def _embedded(self, weights: Parameters) -> Tensor:
         if self._input is not None:
@@ -92,18 +83,16 @@ class StackedLayer:
         W_K, W_V, W_1 = (weights[f"blocks.0.{name}"] for name in ("key", "value", "ffn_in"))
         scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
         M = torch.bmm(W_K, scaled_query.transpose(1, 2))
-        K = products(F, M, out=self.empty(S, R, D))
+        K = products(F, M)
         B, T = S * self.N, self.T
         tokens = F.view(B, T, D)
-        L = self.empty(B, T, T)
-        products(K.view(B, T, D), tokens.transpose(1, 2), out=L)
+        L = products(K.view(B, T, D), tokens.transpose(1, 2))
         if self.forbidden is not None:
             L.masked_fill_(self.forbidden, -torch.inf)
-        A = torch.softmax(L, 1, out=self.empty(B, T, T))
-        C = self.empty(S, R, D)
-        products(A.transpose(1, 2), tokens, out=C.view(B, T, D))
-        Z = products(C, W_V, out=self.empty(S, R, D)).addcmul_(F, self.strengths.beta)
-        P = products(Z, W_1, out=self.empty(S, R, config.d_ff))
+        A = torch.softmax(L, 1)
+        C = products(A.transpose(1, 2), tokens).view(S, R, D)
+        Z = products(C, W_V).addcmul_(F, self.strengths.beta)
+        P = products(Z, W_1)
         H = P.relu_() if config.activation == "relu" else ACTIVATIONS[config.activation](P)
         self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, T, T)}
         self.saved |= {"C": C, "Z": Z, "H": H} | ({} if H is P else {"P": P})
@@ -114,12 +103,8 @@ class StackedLayer:
 
         `weights` holds theirs only; the caller has put them into those of all models.
         """
-        if self._retry is None:
-            self._retry = copy.copy(self)
-        again = self._retry
-        again._bind(
-            self.strengths[rows], self.x[rows], None if self.mask is None else self.mask[rows]
-        )
+        mask = None if self.mask is None else self.mask[rows]
+        again = StackedLayer(self.config, self.strengths[rows], self.x[rows], mask)
         prediction = again.forward(weights)
         for name, value in again.saved.items():
             if not (name == "F" and self.constant_input):
@@ -143,12 +128,11 @@ class StackedLayer:
         if self.absorbed:
             W_2U = torch.matmul(W_2[:, None], W_U.view(S, tokens, D, C)).view(S, tokens * M, C)
             self.saved["W_2U"] = W_2U
-            prediction = products(Z.view(rows), gamma * W_U, out=Z.new_empty(S, rows[1], C))
-            through_H = self.empty(S, rows[1], C)
-            prediction += products(H.view(S, rows[1], -1), W_2U, out=through_H)
+            prediction = products(Z.view(rows), gamma * W_U)
+            prediction += products(H.view(S, rows[1], -1), W_2U)
             prediction += bias
         else:
-            F_out = products(H, W_2, out=self.empty(S, N * T, D)).addcmul_(Z, gamma)
+            F_out = products(H, W_2).addcmul_(Z, gamma)
             self.saved["F_out"] = F_out
             prediction = torch.baddbmm(bias, F_out.view(rows), W_U)
         return prediction if flatten else prediction.view(S, N, T, C)
@@ -193,9 +177,9 @@ class StackedLayer:
         S, R, D = F_out.shape
         rows = F_out.view(S, slope.shape[1], -1)
         products(rows.transpose(1, 2), slope, out=gradients["readout"])
-        G_F = products(slope, W_U.transpose(1, 2), out=torch.empty_like(rows)).view(S, R, D)
+        G_F = products(slope, W_U.transpose(1, 2)).view(S, R, D)
         products(H.transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
-        G_H = products(G_F, W_2.transpose(1, 2), out=self.empty(*H.shape))
+        G_H = products(G_F, W_2.transpose(1, 2))
         G_P = self._back_activation(G_H.view(S, self.N, self.T, -1))
         G_Z = self._back_hidden(G_P, gradients)
         return G_Z.addcmul_(G_F, self.strengths.gamma)
@@ -209,16 +193,14 @@ class StackedLayer:
         G_U = gradients["readout"]
         products(Z.view(S, rows, -1).transpose(1, 2), slope, out=G_U).mul_(gamma)
         H_rows = H.view(S, rows, -1).transpose(1, 2)
-        G_W2U = products(H_rows, slope, out=self.empty(*W_2U.shape)).view(S, -1, M, C)
+        G_W2U = products(H_rows, slope).view(S, -1, M, C)
         U = W_U.reshape(S, -1, D, C)
         gradients["blocks.0.ffn_out"].copy_(torch.matmul(G_W2U, U.transpose(2, 3)).sum(1))
         G_U.add_(torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C))
-        G_H = self.empty(S, rows, R * M // rows)
-        products(slope, W_2U.transpose(1, 2), out=G_H)
+        G_H = products(slope, W_2U.transpose(1, 2))
         G_P = self._back_activation(G_H.view(S, self.N, self.T, M))
         G_Z = self._back_hidden(G_P, gradients)
-        direct = self.empty(S, rows, R * D // rows)
-        products(slope, (gamma * W_U).transpose(1, 2), out=direct)
+        direct = products(slope, (gamma * W_U).transpose(1, 2))
         return G_Z.add_(direct.view(S, R, D))
 
     def _back_hidden(self, G_P: Tensor, gradients: Parameters) -> Tensor:
@@ -226,7 +208,7 @@ class StackedLayer:
         Z = self.saved["Z"]
         products(Z.transpose(1, 2), G_P, out=gradients["blocks.0.ffn_in"])
         W_1 = self.weights["blocks.0.ffn_in"]
-        return products(G_P, W_1.transpose(1, 2), out=self.empty(*Z.shape))
+        return products(G_P, W_1.transpose(1, 2))
 
     def _spread(self, G: Tensor) -> Tensor:
         """Spread a gradient of means over the tokens, to broadcast over (S, N, T, width)."""
@@ -260,23 +242,20 @@ class StackedLayer:
         A = self.saved["A"].view(B, T, T)
         tokens = F.view(B, T, D)
         products(C.transpose(1, 2), G_Z, out=gradients["blocks.0.value"])
-        G_C = products(G_Z, W_V.transpose(1, 2), out=self.empty(S, R, D)).view(B, T, D)
-        G_L = self.empty(B, T, T)  # L itself is not needed any more
-        products(tokens, G_C.transpose(1, 2), out=G_L).mul_(A)
+        G_C = products(G_Z, W_V.transpose(1, 2)).view(B, T, D)
+        G_L = products(tokens, G_C.transpose(1, 2)).mul_(A)
         G_L.addcmul_(A, G_L.sum(1, keepdim=True), value=-1.0)
-        G_K = self.empty(S, R, D)
-        products(G_L, tokens, out=G_K.view(B, T, D))
-        G_M = products(F.transpose(1, 2), G_K, out=self.empty(S, D, D))
+        G_K = products(G_L, tokens).view(S, R, D)
+        G_M = products(F.transpose(1, 2), G_K)
         products(G_M, self.saved["query"], out=gradients["blocks.0.key"])
         G_query = products(G_M.transpose(1, 2), W_K, out=gradients["blocks.0.query"])
         G_query.div_(math.sqrt(self.config.d_qk))
         if self.constant_input:
             return
-        G_F = products(A, G_C, out=self.empty(B, T, D))
-        part = self.empty(S, R, D)
-        G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D), out=part.view(B, T, D)))
+        G_F = products(A, G_C)
+        G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D)))
         rows = G_F.view(S, R, D).addcmul_(G_Z, self.strengths.beta)
-        rows.add_(products(G_K, self.saved["M"].transpose(1, 2), out=part))
+        rows.add_(products(G_K, self.saved["M"].transpose(1, 2)))
         self._back_embedding(rows.view(S, N, T, D), gradients)
 
     def _back_embedding(self, G_F: Tensor, gradients: Parameters) -> None:

@@ -58,10 +58,8 @@ def all_samples(batches: Batches) -> StackedSamples:
     """Return all samples of one model in one piece, in their order."""
     pieces = list(batches)
     if len(pieces) == 1:
-        piece = pieces[0]
-        order = torch.as_tensor(np.argsort(np.arange(len(batches))[piece.rows], kind="stable"))
-        whole = StackedSamples(piece.x, piece.mask, piece.y, piece.weight)
-        return whole[order.to(piece.x.device)]
+        piece = pieces[0]  # in order: only several are sorted by length
+        return StackedSamples(piece.x, piece.mask, piece.y, piece.weight)
     n, T = len(batches), max(piece.x.shape[1] for piece in pieces)
     parts = [
         fill(StackedSamples(p.x, p.mask, p.y, p.weight), len(p.x), T, ragged=True) for p in pieces

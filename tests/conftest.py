@@ -65,6 +65,14 @@ def _restore_global_state(state):
     np.seterr(**state["NumPy error handling"])
 
 
+@pytest.fixture
+def set_torch_threads():
+    """Set the number of torch's threads; what it was comes back after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def global_state_unchanged():
     """Fail a test that leaves global state changed, and put the state back for the next test."""

@@ -16,11 +16,8 @@ from tests.random_modules import make_config
 
 
 @pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def two_threads(set_torch_threads):
+    set_torch_threads(2)
 
 
 def test_small_work_runs_on_one_thread(two_threads):
