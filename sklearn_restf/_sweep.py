@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 
+from sklearn_restf import _descent_ahead
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._batches import activation_bytes
 from sklearn_restf._descent import first_rate
@@ -27,6 +28,7 @@ from sklearn_restf._objective import Objective
 from sklearn_restf._problem import Problem, module_config
 from sklearn_restf._reporting import report
 from sklearn_restf._state import build_module
+from sklearn_restf._sweep_ahead import DeviceStackedDescent
 from sklearn_restf._sweep_data import Fold, SweepData
 from sklearn_restf._sweep_descent import StackedDescent
 from sklearn_restf._sweep_fused import is_supported
@@ -194,7 +196,9 @@ def train(group: list[Run]) -> None:
     settings = group[0].estimator._training_settings()
     rates = [first_rate(settings.learning_rate, partial(curvature, run)) for run in group]
     objective = StackedObjective(config, problems, loss, settings.alpha)
-    descent = StackedDescent(objective, objective.initial(problems), np.array(rates), settings)
+    ahead = objective.device.type in _descent_ahead.DEVICES
+    descent_class = DeviceStackedDescent if ahead else StackedDescent
+    descent = descent_class(objective, objective.initial(problems), np.array(rates), settings)
     for run, result in zip(group, descent.run(), strict=True):
         run.result = result
 

@@ -168,7 +168,8 @@ class StackedDescent:
         if not ended.any():
             return
         for row in np.flatnonzero(ended):
-            self.results[self.model[row]] = self._result(int(row), str(reason[row]))
+            result = self._result(int(row), str(reason[row]), n_iter=self.n_iter)
+            self.results[self.model[row]] = result
         kept = np.flatnonzero(~ended)
         self.model, self.rate, self.moving = self.model[kept], self.rate[kept], self.moving[kept]
         self.best_value = self.best_value[kept]
@@ -179,10 +180,9 @@ class StackedDescent:
         self.gradient, self.best_theta = self.gradient[index], self.best_theta[index]
         self.objective.keep(index)
 
-    def _result(self, row: int, reason: str) -> TrainingResult:
+    def _result(self, row: int, reason: str, *, n_iter: int) -> TrainingResult:
         """Return what one model leaves behind, as :class:`FullBatchNet` would."""
-        model = self.model[row]
-        n = self.n_iter
+        model, n = self.model[row], n_iter
         visited = n if reason == "diverged" and n else n + 1  # points whose gradient was kept
         kept_best = self.objective.valid is not None or reason == "diverged"
         return TrainingResult(

@@ -152,12 +152,11 @@ class StackedObjective:
             self._vector([problem.config.ffn_residual_beta for problem in problems]),
         )
         decay = [alpha * is_weight(name) for name in self.views.names]
-        self.decay = torch.repeat_interleave(self._vector(decay), torch.tensor(self.views.sizes))
-        self.decay = self.decay.to(self.device)
+        self.decay = self._vector(np.repeat(decay, self.views.sizes))
         self._bind()
 
-    def _vector(self, values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64).to(self.dtype).to(self.device)
+    def _vector(self, values: Sequence[float] | np.ndarray) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64).to(self.dtype).to(self.device)
 
     def initial(self, problems: Sequence[Problem]) -> Tensor:
         """Return the initial parameters, (S, P)."""

@@ -160,17 +160,29 @@ def test_divergence_is_reported_as_on_the_cpu():
     assert here.best_iteration_ == cpu.best_iteration_
 
 
-@pytest.mark.parametrize("kind", ["regressor", "classifier"])
-def test_the_batched_sweep_scores_as_on_the_cpu(kind):
-    scores = []
+SWEEPS = {
+    "closed form": (ResidualTransformerRegressorCV, X, Y, {}),
+    "autograd": (ResidualTransformerRegressorCV, X, Y, {"n_layers": 2, "layer_norm": True}),
+    "last": (ResidualTransformerRegressorCV, X, Y, {"pooling": "last"}),
+    "ragged": (ResidualTransformerRegressorCV, SERIES, SERIES_Y, {"tol": 1e-2}),
+    "validation": (ResidualTransformerRegressorCV, X, Y, {"early_stopping": "last"}),
+    "constant rate": (ResidualTransformerRegressorCV, X, Y, {"learning_rate": 0.01}),
+    "classes": (ResidualTransformerClassifierCV, *IRIS, {}),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_the_batched_sweep_is_captured_and_scores_as_on_the_cpu(captures, name):
+    scores, (model, data, y, options) = [], SWEEPS[name]
     for device in ("cuda", "cpu"):
-        if kind == "regressor":
-            model, data = ResidualTransformerRegressorCV, (X, Y)
-        else:
-            model, data = ResidualTransformerClassifierCV, IRIS
-        sweep = fitted(model([0.0, 0.5, 1.0], cv=3, **COMMON, device=device), *data)
+        common = COMMON | {"cv": 3, "device": device} | options
+        sweep = fitted(model([0.0, 0.5, 1.0], **common), data, y)
+        if device == "cuda":
+            # all models at once, and the refitted one unless validation reads every step
+            assert len(captures) == (1 if name == "validation" else 2)
+            assert None not in captures
         scores.append(sweep.cv_results_["mean_test_score"])
-        assert sweep.predict(data[0]).shape == data[1].shape
+        assert sweep.predict(data).shape == y.shape
     np.testing.assert_allclose(*scores, atol=1e-6)
 
 
