@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import time
@@ -130,8 +131,18 @@ class Run:
 def fit_group(
     plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task], scorer: Scorer
 ) -> list[Outcome]:
-    """Train several models side by side, and score each."""
-    return [finish(run, data, scorer) for run in fit_side_by_side(plain, data, tasks)]
+    """Train several models side by side, and score each; fewer where memory does not suffice."""
+    runs = None
+    with contextlib.suppress(torch.cuda.OutOfMemoryError):
+        runs = fit_side_by_side(plain, data, tasks)
+    if runs is not None:
+        return [finish(run, data, scorer) for run in runs]
+    torch.cuda.empty_cache()
+    if len(tasks) == 1:
+        return [fit_one(plain, data, tasks[0], scorer)]
+    half = len(tasks) // 2
+    parts = tasks[:half], tasks[half:]
+    return [outcome for part in parts for outcome in fit_group(plain, data, part, scorer)]
 
 
 def fit_side_by_side(

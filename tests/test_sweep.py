@@ -275,6 +275,20 @@ def test_memory_bounds_the_groups(monkeypatch):
     assert len(seen) > groups + 2
 
 
+@pytest.mark.parametrize("room", [0, 2, 4])
+def test_groups_are_halved_when_the_device_has_too_little_memory(monkeypatch, room):
+    expected = trained("regressor", "windows", 9, tol=None)
+    train = sweep.train
+
+    def train_a_few(group):
+        if len(group) > room:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        train(group)
+
+    monkeypatch.setattr(sweep, "train", train_a_few)
+    assert_same(expected, trained("regressor", "windows", 9, tol=None))
+
+
 def test_no_gradient_state_of_the_user_matters():
     expected, _ = trained("regressor", "windows", 9, tol=None)
     for setting in (torch.no_grad, torch.inference_mode):
