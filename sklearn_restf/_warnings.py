@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 
-INNER = ("sklearn_restf", "sklearn", "joblib", "contextlib")
+INNER = ("sklearn_restf", "sklearn", "joblib", "contextlib", "numpy")
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn on behalf of the first caller outside this package and scikit-learn."""
+    """Warn on behalf of the first caller outside this package and what stands between."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in INNER:

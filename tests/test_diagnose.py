@@ -173,5 +173,6 @@ def test_fit_warns_of_the_collapse_once_and_only_where_beta_helps():
     with pytest.warns(RankCollapseWarning, match="residual_beta") as caught:
         regressor(residual_beta=0.0, n_layers=3, **options).fit(X, X[:, :, 0])
     assert len(caught) == 1
+    assert caught[0].filename == __file__
     equal = np.repeat(X[:, :1], 5, axis=1)  # the input itself is to blame
     regressor(residual_beta=0.0, **options).fit(equal, equal[:, :, 0])
