@@ -129,8 +129,9 @@ axes[2].set(title="spectrum of Z before training", xlabel="index", ylabel="singu
 plt.show()
 
 # %%
-# Without the residual connection :math:`Z` is numerically rank-deficient and the loss comes to a
-# halt well above the others: consecutive hours look alike to the attention, and their different
-# targets cannot be told apart. The smallest singular value of :math:`Z`, and with it the speed,
-# grows with :math:`\beta`. With a step of its own each value above zero does well, and values
-# slightly below 1 keep up with 1: part of the order on the left is the order of the curvatures.
+# Without the residual connection the smallest singular value of :math:`Z` is more than a million
+# times smaller than with it, and the loss comes to a halt above the others: consecutive hours look
+# alike to the attention, and their different targets cannot be told apart. With one step for all,
+# a larger :math:`\beta` gives a larger smallest singular value and a lower loss, though hardly any
+# more from 0.75 to 1. With a step of its own 0.75 is ahead of 1: part of the order on the left is
+# the order of the curvatures.

@@ -71,12 +71,12 @@ for init, table in tables.items():
     print(table.filter(like="sigma_min").to_string(float_format=lambda value: f"{value:.2g}"))
 
 # %%
-# Left: with Xavier weights the smallest singular value of the attention output falls about like
-# :math:`1 / d_{qk}`, while that of :math:`Z` settles at a level that :math:`\beta` sets. Middle:
-# the attention output approaches rank one; :math:`Z` keeps its distance. Right: with weights of
-# variance :math:`1 / D` (``init="gaussian"``, the default) the logits keep their size whatever
-# the width, and nothing collapses. So the collapse is a matter of initial weights as well; the
-# residual connection makes it harmless.
+# Left: with Xavier weights the smallest singular value of the attention output falls, for large
+# :math:`d_{qk}`, about like :math:`1 / d_{qk}`, while that of :math:`Z` settles at a level that
+# :math:`\beta` sets. Middle: the attention output approaches rank one; :math:`Z` keeps its
+# distance. Right: with weights whose variance goes with :math:`1 / D` and not with the width
+# (``init="gaussian"``, the default) the logits keep their size, and nothing collapses. So the
+# collapse is a matter of initial weights as well; the residual connection makes it harmless.
 
 
 def draw(ax, table, quantity, title):
@@ -106,7 +106,8 @@ plt.show()
 # --------------------------
 # One target for every token (``pooling="none"``), as in the theorem: now the model must tell the
 # tokens of a sample apart. Plain gradient descent from the same weights for every :math:`\beta`,
-# each with the constant step that its own curvature allows.
+# each with the step :math:`1 / \|J\|^2` that its own curvature at the start allows (:math:`J` is
+# the Jacobian of the predictions in the weights).
 
 d_qk = 1024
 X, y = make_token_regression(
