@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -67,6 +68,16 @@ def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
     close_figures()
 
 
+def test_readme_shows_what_its_code_prints(capsys):
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    code, shown = re.search(
+        r"```python\n(.*?)```\n\nprints\n\n(.*?)\n(?=\S)", readme, re.DOTALL
+    ).groups()
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert RoughNumbers().check_output(dedent(shown), printed, FLAGS), printed
+
+
 def close_figures():
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot:
@@ -84,8 +95,7 @@ def test_code_is_marked_as_such():
 
 
 def test_figures_of_the_readme_are_those_recorded():
-    recorded = REPOSITORY / "benchmarks" / "results" / "reproduce_jena-beta.json"
-    results = json.loads(recorded.read_text(encoding="utf-8"))["results"]
+    results = recorded("reproduce_jena-beta")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [\w ,]+ \(([A-D])\) \| (.*) \|$", readme, re.MULTILINE)
     assert len(rows) == len(results)
@@ -95,6 +105,74 @@ def test_figures_of_the_readme_are_those_recorded():
         steps = found["shared"]["loss"], found["own best step"]["loss"]
         expected = [f"{losses[column][-1]:.2g}" for losses in steps for column in columns]
         assert cells.split(" | ") == expected
+
+
+def recorded(name):
+    """Return the results of a benchmark."""
+    path = REPOSITORY / "benchmarks" / "results" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["results"]
+
+
+def table_rows(page):
+    """Return the cells of every table row of a page, by the first of them; bold is left out."""
+    lines = (DOCS / page).read_text(encoding="utf-8").replace("*", "").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {row[0].replace("`", ""): row[1:] for row in rows}
+
+
+def short(value):
+    return f"{value:.3f}".removeprefix("0")
+
+
+def test_figures_of_the_tables_are_those_recorded():
+    rows = table_rows("user_guide/tables.md")
+    for name, found in recorded("defaults")["data_sets"].items():
+        mlp = "MLP, y scaled" if "MLP, y scaled" in found else "MLP"
+        scores = [short(found[who]["score_mean"]) for who in ("ours", mlp, "linear", "boosting")]
+        assert rows[name] == [*scores, f"{found['ours']['fit_seconds_mean']:.2f}"]
+
+
+def test_figures_of_the_forecasts_are_those_recorded():
+    rows = table_rows("user_guide/windows.md")
+    results = recorded("jena")
+    names = {
+        "Ridge, penalty and change or level chosen in training": "ridge, chosen",
+        "the same, best on test": "ridge, best on test",
+        "HistGradientBoostingRegressor on the change": "boosting",
+        "MLPRegressor, y scaled": "MLP",
+        "ours, defaults, on the level": "ours, defaults",
+        "ours, chosen in training": "ours, chosen",
+    }
+    hours = rows["hours ahead"]
+    assert rows["persistence"] == [short(results[f"{h} h"]["persistence"]) for h in hours]
+    for row, name in names.items():
+        assert rows[row] == [short(results[f"{h} h"][name]["mean"]) for h in hours]
+    six = results["6 h"]
+    readme = " ".join((REPOSITORY / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"persistence {six['persistence']:.2f}, MLP {six['MLP']['mean']:.2f}, "
+        f"ours untuned {six['ours, defaults']['mean']:.2f}, "
+        f"Ridge {six['ridge, chosen']['mean']:.2f}, "
+        f"ours chosen in training {six['ours, chosen']['mean']:.2f}, "
+        f"gradient boosting {six['boosting']['mean']:.2f}"
+    ) in readme
+
+
+def test_figures_of_the_sentences_are_those_recorded():
+    rows = table_rows("user_guide/text.md")
+    found = recorded("sst2")
+    names = {
+        "bag of words, logistic regression": "bag of words + logistic regression",
+        "tf-idf of bigrams, logistic regression": "tf-idf of bigrams + logistic regression",
+        "HashedTokenEmbedder, ours": "ours, hashed tokens",
+        "mean of MiniLM's token features, logistic regression": (
+            "mean of MiniLM's tokens + logistic regression"
+        ),
+        "MiniLM's token features, ours": "ours, MiniLM",
+    }
+    for row, name in names.items():
+        value = found[name]["mean"] if isinstance(found[name], dict) else found[name]
+        assert rows[row] == [short(value)]
 
 
 def test_links_between_pages_lead_somewhere():

@@ -69,13 +69,6 @@ def test_every_dependency_has_a_lower_bound_to_test(project):
     assert all(re.fullmatch(r"[\w-]+==[\d.]+", pin) for pin in printed)
 
 
-def test_readme_code_runs(capsys):
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL):
-        exec(block, {})
-    assert "R^2 on the test set" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_quickstart_prints_the_table_and_draws(tmp_path):
