@@ -25,9 +25,9 @@ def test_fuzz():
         for step in ("fit", "predict")
     }
     assert (
-        f"there were **{fuzz['cases']:,} cases and no other outcome**: of the fits, "
-        f"{calls['fit: done']:,} were made and {refused['fit']:,} refused, of the predictions, "
-        f"{calls['predict: done']:,} and {refused['predict']:,}."
+        f"had **{fuzz['cases']:,} cases and no other outcome**: {calls['fit: done']:,} fits were made "
+        f"and {refused['fit']:,} refused, {calls['predict: done']:,} predictions were made and "
+        f"{refused['predict']:,} refused."
     ) in TEXT
 
 
@@ -35,9 +35,9 @@ def test_kills_and_interrupts():
     kills, interrupts = RECORDED["kills"], RECORDED["interrupts"]
     assert kills["ended otherwise"] == interrupts["lost"] == 0
     assert (
-        f"Killed {kills['kills']} times at random, {kills['while writing']} of them while a "
-        f"checkpoint was being written: {kills['ended as undisturbed']} runs ended as "
-        "undisturbed, 0 otherwise."
+        f"Fits were killed {kills['kills']} times at random moments, {kills['while writing']} of "
+        "them while a checkpoint was being written, and run again: all "
+        f"{kills['ended as undisturbed']} that came to their end did so as if undisturbed."
     ) in TEXT
     assert (
         f"Interrupted at {interrupts['interrupts']} random moments: "
