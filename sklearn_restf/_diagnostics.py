@@ -32,14 +32,16 @@ class ConvergenceDiagnostics:
     """Convergence diagnostics of one fit.
 
     Quantities are taken at the initial parameters, as in the theorem, unless named
-    ``final_*``, and on at most ``diagnostics_samples`` training samples. A quantity that
-    is not defined is NaN, and :attr:`reasons` says why.
+    ``final_*``, and on at most ``diagnostics_samples`` training samples (n_diagnosed of them).
+    ``Z = beta F + A F W_V`` is the attention layer's output of one sample, ``Z_p`` that of
+    sample p, one row a token. A quantity that is not defined is NaN, and :attr:`reasons` says
+    why. The theory page of the documentation derives them all.
 
     Attributes
     ----------
     sigma_min : float
-        Smallest singular value ``sigma_min(T, d)(Z_p)`` over the samples, real tokens only,
-        last layer.
+        Smallest singular value of ``Z_p`` (the min(T, d)-th of T real tokens of width d), the
+        smallest over the samples, in the last layer.
     norm : float
         Largest spectral norm ``||Z_p||`` over the samples, last layer.
     condition_ratio : float
@@ -48,15 +50,16 @@ class ConvergenceDiagnostics:
         Measured contraction factor of the excess training objective per iteration
         (floor-free estimator), with its R^2 `rate_r2` over the iterations `rate_window`.
     predicted_rate : float
-        ``1 - learning_rate * alpha_cert``, the theorem's guarantee for plain gradient descent
-        on the squared error.
+        ``1 - learning_rate * alpha_cert``, with the smallest learning rate of the run: the
+        theorem's guarantee for plain gradient descent on the squared error.
     alpha_cert : float
         Certified lower bound on the smallest tangent-kernel eigenvalue of the mean loss.
     alpha_cert_blocks : dict of str to float
         Its four terms, one per weight matrix: ``readout``, ``ffn_out``, ``ffn_in``, ``value``.
     jacobian_norm : float
-        ``||J||^2``, the largest Gauss-Newton eigenvalue of the mean loss (plus the penalty);
-        only with ``diagnostics="full"``, as everything down to `forecast`.
+        ``||J||^2``, the largest Gauss-Newton eigenvalue of the mean loss (plus the penalty),
+        with the Jacobian J of the predictions in the weights; only with
+        ``diagnostics="full"``, as everything down to `forecast`.
     kernel_min : float
         Smallest eigenvalue of the tangent kernel ``J J^T`` of the mean loss: what `alpha_cert`
         bounds from below. Computed up to 512 outputs.
@@ -74,10 +77,13 @@ class ConvergenceDiagnostics:
         Objective over as many further iterations, predicted by linearising at the fitted
         parameters.
     certified : bool
-        Whether every step satisfied the descent condition ``armijo >= 1/2``, with which the
-        product of ``1 - learning_rate * local_pl`` bounds the loss a posteriori.
+        Whether every step, without momentum, satisfied the descent condition ``armijo >= 1/2``
+        (up to rounding), with which the product of ``1 - learning_rate * local_pl`` bounds the
+        loss a posteriori.
     rank1_residual, effective_rank, stable_rank : float
-        Medians over the samples, of Z in the last layer.
+        Medians over the samples, of Z in the last layer: how far its rows are from being all
+        equal, as a share of its norm (0 is collapse); the number of directions in use by the
+        entropy of the singular values; ``||Z||_F^2 / ||Z||^2``.
     attention_sigma_min, attention_rank1_residual, attention_effective_rank, \
 attention_stable_rank : float
         The same of the attention output alone, without residual connection.
@@ -106,8 +112,9 @@ final_effective_rank, final_stable_rank : float
         Every quantity per layer: the columns of :meth:`to_frame`.
     sigma_min_per_sample, norm_per_sample : ndarray of shape (n_layers, n_diagnosed)
         Per layer and sample, at the initial parameters.
-    singular_values_start, singular_values_end : ndarray of shape (n_diagnosed, r)
-        Singular values of Z in the last layer, NaN-padded for ragged samples.
+    singular_values_start, singular_values_end : ndarray of shape (n_diagnosed, min(T, d))
+        Singular values of Z in the last layer, with the initial and with the fitted weights;
+        NaN-padded for ragged samples.
     loss, gradient_norm : ndarray of shape (n_iter + 1,)
         Objective and norm of its gradient at every visited point.
     local_pl : ndarray of shape (n_iter + 1,)
@@ -119,7 +126,7 @@ final_effective_rank, final_stable_rank : float
     n_iter : int
         Number of iterations.
     stop_reason : str
-        Why training ended.
+        Why training ended: the estimator's ``stop_reason_``, or "diverged"; "" before training.
     settings : dict
         The parameters of the estimator that `advice` refers to.
     reasons : dict
@@ -129,7 +136,10 @@ final_effective_rank, final_stable_rank : float
     binding : {"local", "certificate", "none"}
         Which prediction of the rate holds for the run: `local_rate` or `predicted_rate`.
     problems : tuple of str
-        Names of what slows training or bounds the loss, most important first.
+        Names of what slows training or bounds the loss, most important first: "diverged",
+        "step_too_small", "edge_of_stability", "plain_step_rule", "vanishing_signal",
+        "rank_collapse", "equal_tokens", "samples_alike", "ill_conditioned_input",
+        "ill_conditioned_attention", "penalty_floor", "model_too_small", "max_iter".
     advice : str
         The same in words, with what to change.
 

@@ -237,14 +237,14 @@ def diagnose(
         Samples used for the spectra.
     full : bool, default=False
         Whether to use all samples, and to predict the loss of the next ``max_iter`` iterations
-        from the tangent kernel (``predicted_curve``). Needs `y`, and takes as long as a few
-        hundred iterations. Of learning_rate="adaptive" the prediction takes the
-        largest constant rate that is safe, ``1 / ||J||^2``.
+        from the tangent kernel (``predicted_curve``). For estimators only. Needs `y`, and takes
+        as long as a few hundred iterations. For learning_rate="adaptive" the prediction is
+        made with the constant rate ``1 / ||J||^2``.
 
     Returns
     -------
     diagnostics : ConvergenceDiagnostics
-        The fields that do not need a training run.
+        The fields that do not need a training run; the others are NaN or empty.
 
     Raises
     ------

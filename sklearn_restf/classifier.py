@@ -41,23 +41,25 @@ class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):
         F'     = gamma Z + phi(Z W_1) W_2
         logits = pool(F') W_U + b
 
-    minimises the log-loss (or the squared error on one-hot targets, the paper's setting).
-    Every iteration uses the exact gradient over all samples, and
+    minimises the log-loss (or the squared error on one-hot targets, the paper's setting). The
+    rows of F are the tokens of a sample, A holds the attention weights, phi is `activation`,
+    the W and b are trained. Every iteration uses the exact gradient over all samples, and
     ``convergence_diagnostics_`` tells why training converged as it did.
 
-    X is a table (n_samples, n_features), windows (n_samples, n_tokens, features), or a list
-    of (n_tokens_i, features) arrays.
+    X is a table (n_samples, n_features), whose columns are grouped into tokens, windows
+    (n_samples, n_tokens, features), or a list of (n_tokens_i, features) arrays.
 
     Parameters
     ----------
     residual_beta : float, default=1.0
         Weight beta >= 0 of the residual connection around the attention:
-        ``Z = beta F + A F W_V``. 1 is the ordinary Transformer, 0 removes the connection.
+        ``Z = beta F + A F W_V``. 1 is the ordinary Transformer, 0 removes the connection. Most
+        gains come between 0 and 0.5; let cross-validation choose.
     ffn_residual_beta : float, default=None
         Weight gamma of the residual connection around the feed-forward network. None:
         the same as `residual_beta`.
     n_layers : int, default=1
-        Number of layers.
+        Number of layers. The theorem is about one, and one (with one head) is the fastest.
     n_heads : int, default=1
         Number of attention heads; must divide the token width. More than one head adds an
         output projection.
@@ -71,9 +73,11 @@ class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):
         Width of the feed-forward network.
     activation : {"relu", "gelu", "gelu_tanh", "tanh", "leaky_relu", "identity"}, \
 default="relu"
-        Activation of the feed-forward network.
+        Activation of the feed-forward network. "gelu_tanh" is GPT-2's approximation of "gelu".
     layer_norm : bool, default=False
-        Whether to use GPT-2's pre-LayerNorm block, biases included.
+        Whether to normalise tokens before the attention and before the feed-forward network,
+        as GPT-2's block does, its biases included. For several layers, in which the signal
+        would otherwise grow or vanish.
     causal : bool, default=False
         Whether a token attends only to itself and earlier tokens.
     pooling : {"auto", "mean", "last", "flatten"}, default="auto"
@@ -81,10 +85,13 @@ default="relu"
         side by side (samples of equal length only). "auto": the mean for
         ragged input, else all of them side by side.
     positional_encoding : {None, "sinusoidal", "learned"}, default=None
-        Positions added to the tokens.
+        Positions added to the tokens, without which attention does not see their order (the
+        readout of pooling="flatten" does, and so does `causal`). "sinusoidal" goes for any
+        length, "learned" up to that of the longest training sample.
     n_tokens : int or "auto", default="auto"
         For 2-D tables: number of groups of adjacent features, each a token with its own
-        linear embedding. "auto": ``min(n_features, 4)``.
+        linear embedding. "auto": ``min(n_features, 4)``. n_features: one token per feature;
+        1: nothing to attend to, a plain network.
     token_dim : int, default=None
         Read 2-D X as windows: each row holds ``n_features / token_dim`` consecutive tokens
         of `token_dim` numbers.
@@ -93,18 +100,20 @@ default="relu"
         and is ignored.
     standardize : bool, default=True
         Whether to centre and scale each channel of X inside (weighted, real tokens only).
-    init : {"gaussian", "xavier"}, default="gaussian"
+    init : {"gaussian", "xavier"}, str or path-like, default="gaussian"
         Initial weights: variance ``1 / fan_in``, or ``2 / (fan_in + fan_out)``. Or the local
         folder or hub name of a GPT-2 model, whose first blocks are loaded (safetensors
         only); :func:`sklearn_restf.pretrained.gpt2_parameters` gives the parameters that fit.
     init_scale : float, default=0.7
-        Factor on the standard deviation of the initial weights.
+        Factor on the standard deviation of the initial weights. Smaller starts nearer to a
+        constant prediction.
     loss : {"log_loss", "squared_error"}, default="log_loss"
         Negative log-likelihood, or half the squared error on one-hot targets.
     learning_rate : float, "adaptive" or "theory", default="adaptive"
         "adaptive": grows by 1.1 after each step; a step that would increase the loss is not
-        taken, momentum is dropped, then the rate halved. A float: constant, the theorem's
-        setting. "theory": ``1 / ||J||^2`` at the initial weights by power iteration, halved
+        taken: momentum is dropped, then the rate halved. A float: constant, the theorem's
+        setting; too large a one ends in a DivergenceError. "theory": ``1 / ||J||^2`` with the
+        Jacobian J of the predictions in the initial weights (by power iteration), halved
         whenever a step would increase the loss.
     momentum : float, default=0.9
         Heavy-ball momentum in [0, 1). 0 is gradient descent proper, of which the theorem
@@ -112,7 +121,7 @@ default="relu"
     alpha : float, default=8e-3
         Strength of the L2 penalty ``alpha / 2 * ||weights||^2`` on weight matrices (not on
         biases); it is added to the mean loss, so it does not depend on the number of
-        samples.
+        samples. Raise it (0.05, 0.5) for few or noisy samples.
     max_iter : int, default=200
         Largest number of gradient-descent iterations; each uses all samples.
     tol : float, default=1e-4
@@ -126,30 +135,33 @@ default="relu"
         best there. True: drawn at random, stratified by class; "last": the last block of rows, for
         time series.
     validation_fraction : float, default=0.1
-        Share of the samples held out.
+        Share of the samples that `early_stopping` holds out; not used if fit is given X_val.
     chunk_size : int, default=None
         Samples per chunk. The gradient is summed over chunks before a step is taken: same
         result, less memory. None chooses by memory.
     diagnostics : bool or "full", default=True
         Whether to compute the spectra of ``convergence_diagnostics_``; "full" uses all
         samples and adds ``||J||^2``, the tangent kernel's smallest eigenvalue and a
-        prediction of the loss curve, at 2 to 4 times the cost of a fit.
+        prediction of the loss curve, and takes several times as long as the fit (2 to 7
+        times on small data, 40 times with pooling="last", whose fit is cheap).
     diagnostics_samples : int, default=64
         Samples used for the spectra.
     device : str or torch.device, default="auto"
-        "auto": CUDA if there is a device, else the CPU.
+        "auto": CUDA if there is a device, else the CPU. Otherwise a name such as "cuda:0".
     dtype : {"auto", "float32", "float64"}, default="auto"
         Training precision. "auto": float32 for float32 X, else float64. Prediction is in
         float64.
     warm_start : bool, default=False
         Whether fit goes on from the weights, rate and momentum of the previous fit.
     callbacks : list, default=None
-        Callbacks of skorch. Copies are used; see the fitted attribute ``callbacks_``.
+        Callbacks of skorch, also those of :mod:`sklearn_restf.callbacks`. Copies are used; see
+        the fitted attribute ``callbacks_``.
     class_weight : dict, "balanced" or None, default=None
         Weights by class, multiplied with the sample weights. "balanced": inversely
         proportional to class frequencies.
     random_state : int, RandomState instance or None, default=None
-        Seed of the initial weights and of the validation split.
+        Seed of the initial weights and of the validation split. Pass an int for the same model
+        every time.
     verbose : int, default=0
         0 is silent; else a progress bar on a terminal and plain lines elsewhere.
 
@@ -164,7 +176,7 @@ default="relu"
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns, if X was a DataFrame with string names.
     n_outputs_ : int
-        Number of outputs.
+        1: one label per sample.
     n_tokens_ : int or None
         Tokens per sample; None for ragged input.
     n_iter_ : int
@@ -325,7 +337,8 @@ or list of arrays of shape (n_tokens_i, features)
         sample_weight : array-like of shape (n_samples,), default=None
             Weights; only their ratios matter, and a sample of weight 0 is as good as absent.
         X_val, y_val, sample_weight_val : array-like, default=None
-            Validation samples for early stopping, used whenever given.
+            Validation samples in the form of X, y and sample_weight. If given, they are watched in
+            place of held-out ones, whatever `early_stopping` says.
 
         Returns
         -------
@@ -363,6 +376,13 @@ or list of arrays of shape (n_tokens_i, features)
         -------
         y : ndarray of shape (n_samples,)
             The most probable label of each sample.
+
+        Raises
+        ------
+        NotFittedError
+            Before fit; for a ``...CV`` estimator also after ``refit=False``.
+        ValueError
+            If X has other features than in fit, or NaN or infinity.
         """
         raw, _ = self._predict_raw(X)
         if raw.shape[1] == 1:

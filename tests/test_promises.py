@@ -25,9 +25,9 @@ def test_fuzz():
         for step in ("fit", "predict")
     }
     assert (
-        f"had **{fuzz['cases']:,} cases and no other outcome**: {calls['fit: done']:,} fits were made "
-        f"and {refused['fit']:,} refused, {calls['predict: done']:,} predictions were made and "
-        f"{refused['predict']:,} refused."
+        f"had **{fuzz['cases']:,} cases and no other outcome**: "
+        f"{calls['fit: done']:,} fits were made and {refused['fit']:,} refused, "
+        f"{calls['predict: done']:,} predictions were made and {refused['predict']:,} refused."
     ) in TEXT
 
 

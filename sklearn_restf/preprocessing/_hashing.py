@@ -38,13 +38,15 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         Number of latent channels; 0 for none. Fewer are used if the sentences span fewer
         dimensions.
     n_features : int, default=2**18
-        Size of the hash table of each kind of n-gram.
+        Size of the hash table of each kind of n-gram. Too small a one lets different n-grams
+        share an entry.
     word_ngrams : int, default=2
         Largest number of successive tokens taken together.
     char_ngrams : (int, int) or None, default=(3, 5)
         Smallest and largest number of characters taken together within a token; None for none.
     alpha : float, default=1.0
-        Strength of the ridge penalty, relative to sentences of unit mean square.
+        Strength of the ridge penalty, for features scaled so that the mean over sentences of
+        their squared norm is one. Raise it for few sentences.
     cv : int or cross-validation splitter, default=5
         Folds of the cross-fitting in ``fit_transform``. With an int the folds are shuffled, and
         stratified for classes.
