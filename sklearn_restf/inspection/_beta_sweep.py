@@ -116,8 +116,10 @@ class BetaSweepDisplay:
         ----------
         search : GridSearchCV or the like
             A fitted search over ``residual_beta``, of an estimator of this package or of a
-            pipeline that ends in one; or a fitted :class:`ResidualTransformerRegressorCV` or
-            :class:`ResidualTransformerClassifierCV`, whose loss curves are those of the folds.
+            pipeline that ends in one; or a fitted
+            :class:`~sklearn_restf.ResidualTransformerRegressorCV` or
+            :class:`~sklearn_restf.ResidualTransformerClassifierCV`, whose loss curves are those of
+            the folds.
         X, y : array-like, default=None
             Training samples. Other searches than those two keep one fitted model only; with
             the samples, one is fitted for each beta, and its loss curve and rate are shown.
