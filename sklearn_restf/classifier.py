@@ -108,7 +108,8 @@ default="relu"
         Factor on the standard deviation of the initial weights. Smaller starts nearer to a
         constant prediction.
     loss : {"log_loss", "squared_error"}, default="log_loss"
-        Negative log-likelihood, or half the squared error on one-hot targets.
+        Negative log-likelihood of the true class, or half the squared error on one-hot targets;
+        mean over samples.
     learning_rate : float, "adaptive" or "theory", default="adaptive"
         "adaptive": grows by 1.1 after each step; a step that would increase the loss is not
         taken: momentum is dropped, then the rate halved. A float: constant, the theorem's

@@ -108,6 +108,13 @@ def process_group(group: Any) -> AbstractContextManager[None]:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from sklearn_restf import ResidualTransformerRegressor
+    >>> from sklearn_restf.distributed import process_group
+    >>> X = np.random.default_rng(0).normal(size=(40, 4))
+    >>> with process_group(None):  # this process alone
+    ...     model = ResidualTransformerRegressor(max_iter=20, tol=None).fit(X, X[:, 0])
+
     Two models at once on four ranks::
 
         groups = [torch.distributed.new_group([0, 1]), torch.distributed.new_group([2, 3])]

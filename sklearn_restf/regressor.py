@@ -100,7 +100,8 @@ default="relu"
         Factor on the standard deviation of the initial weights. Smaller starts nearer to a
         constant prediction.
     loss : {"squared_error"}, default="squared_error"
-        Half the squared error, mean over samples, of the standardised target.
+        Half the squared error of the standardised target, summed over outputs (and tokens, with
+        pooling="none"), mean over samples.
     learning_rate : float, "adaptive" or "theory", default="adaptive"
         "adaptive": grows by 1.1 after each step; a step that would increase the loss is not
         taken: momentum is dropped, then the rate halved. A float: constant, the theorem's
