@@ -45,10 +45,12 @@ class ConvergenceDiagnostics:
     norm : float
         Largest spectral norm ``||Z_p||`` over the samples, last layer.
     condition_ratio : float
-        ``sigma_min^2 / norm^2``: what drives the rate.
+        ``sigma_min^2 / norm^2``, which drives the theorem's bound. Compare it between values of
+        beta on one data set; between data sets it says little.
     rate : float
-        Measured contraction factor of the excess training objective per iteration
-        (floor-free estimator), with its R^2 `rate_r2` over the iterations `rate_window`.
+        Measured: the factor by which the training objective approaches its limit per iteration
+        (the limit need not be known for that), with its R^2 `rate_r2` over the iterations
+        `rate_window`.
     predicted_rate : float
         ``1 - learning_rate * alpha_cert``, with the smallest learning rate of the run: the
         theorem's guarantee for plain gradient descent on the squared error.
