@@ -53,8 +53,8 @@ class ConvergenceMonitor(Callback):
     n_samples : int, default=64
         Training samples to evaluate, evenly spaced.
     every : int, default=10
-        Epochs between two measurements of the spectrum. The loss and the norm of the gradient
-        are recorded at every epoch.
+        Epochs between two measurements of the spectrum; for this package's estimators an epoch
+        is an iteration. The loss and the norm of the gradient are recorded at every epoch.
 
     Attributes
     ----------
