@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sklearn_restf._batches import Batches
 from sklearn_restf._objective import Objective
 
 GROWTH, SHRINK = 1.1, 0.5  # measured best of a handful of step rules
@@ -95,6 +96,10 @@ class GradientDescent(torch.optim.Optimizer):
     def gradient_norm(self) -> float:
         """Return the Euclidean norm of the gradient after the last step."""
         return self.objective.gradient_norm()
+
+    def validation_loss(self, valid: Batches) -> float:
+        """Return the loss on the validation samples after the last step."""
+        return self.objective.validation_loss(valid)
 
     def settle(self, n_iter: int, best_theta: torch.Tensor) -> None:
         """Make an end after `n_iter` steps: nothing to do where steps are taken one by one."""

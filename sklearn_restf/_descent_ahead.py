@@ -32,19 +32,26 @@ FEWEST_ITERATIONS = 16  # of a fit, for capture to pay
 _one_at_a_time = threading.Lock()
 
 
-def is_supported(objective: Objective, batches: Batches) -> bool:
+def is_supported(objective: Objective, batches: Batches, valid: Batches | None) -> bool:
     """Tell whether trials of fixed shapes can be run: all samples stay on the device."""
     # an objective of several processes waits for the others, and is a subclass
     plain = type(objective) is Objective
-    return plain and batches.device.type in DEVICES and batches.keeps_graph and batches.is_cached
+    stays = batches.keeps_graph and batches.is_cached and (valid is None or valid.is_cached)
+    return plain and batches.device.type in DEVICES and stays
 
 
 def choose_descent(
-    objective: Objective, batches: Batches, *, watched: bool, n_iter: int, **rule: Any
+    objective: Objective,
+    batches: Batches,
+    valid: Batches | None,
+    *,
+    watched: bool,
+    n_iter: int,
+    **rule: Any,
 ) -> GradientDescent:
     """Return the step rule, run ahead where that pays and nobody watches every iteration."""
-    if is_supported(objective, batches) and not watched:
-        return DeviceDescent(objective, n_iter=n_iter, **rule)
+    if is_supported(objective, batches, valid) and not watched:
+        return DeviceDescent(objective, valid, n_iter=n_iter, **rule)
     return GradientDescent(objective, **rule)
 
 
@@ -59,7 +66,7 @@ class State:
     rate: Tensor
     loss: Tensor
     best_theta: Tensor
-    best_loss: Tensor
+    best_value: Tensor  # of the loss, or of that on the validation samples
 
     def clone(self) -> State:
         """Copy all tensors."""
@@ -80,6 +87,7 @@ class Trial:
     gradient_norm: float
     rate: float
     next_rate: float
+    value: float  # the loss, or that on the validation samples
 
 
 @dataclass
@@ -99,24 +107,32 @@ class DeviceDescent(GradientDescent):
     ----------
     objective : Objective
         What to minimise; see :func:`is_supported`.
+    valid : Batches or None
+        Validation samples.
     n_iter : int
         How many steps there will be at most.
     **options
         Of :class:`GradientDescent`.
     """
 
-    def __init__(self, objective: Objective, *, n_iter: int, **options: Any) -> None:
+    def __init__(
+        self, objective: Objective, valid: Batches | None = None, *, n_iter: int, **options: Any
+    ) -> None:
         super().__init__(objective, **options)
-        self.n_iter = n_iter
+        self.valid, self.n_iter = valid, n_iter
         self.iteration = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self._norm = math.nan
+        self._norm = self._value = math.nan
         self._ahead: Ahead | None = None
         self._state: State | None = None
 
     def gradient_norm(self) -> float:
         """Return the Euclidean norm of the gradient after the last step."""
         return super().gradient_norm() if self._ahead is None else self._norm
+
+    def validation_loss(self, valid: Batches) -> float:
+        """Return the loss on the validation samples after the last step."""
+        return super().validation_loss(valid) if self._ahead is None else self._value
 
     def advance(self) -> str | None:
         """Take one step, as :meth:`GradientDescent.advance` does."""
@@ -130,7 +146,7 @@ class DeviceDescent(GradientDescent):
                 return "stalled"
             self.moving = False
         self.iteration += 1
-        self.loss, self._norm = trial.loss, trial.gradient_norm
+        self.loss, self._norm, self._value = trial.loss, trial.gradient_norm, trial.value
         self.moving = group["momentum"] > 0
         return None if math.isfinite(trial.loss) else "diverged"
 
@@ -183,6 +199,7 @@ class DeviceDescent(GradientDescent):
             return torch.full((), value, dtype=torch.float64, device=device)
 
         theta, loss = objective.theta, number(self.loss)
+        value = loss if self.valid is None else objective.samples_loss(self.valid, as_tensor)
         self._state = state = State(
             theta=theta,
             gradient=objective.gradient,
@@ -191,9 +208,9 @@ class DeviceDescent(GradientDescent):
             rate=number(self.param_groups[0]["lr"]),
             loss=loss,
             best_theta=theta.clone(),
-            best_loss=loss.clone(),
+            best_value=value.clone(),
         )
-        self._record = torch.zeros(5, dtype=torch.float64, device=device)
+        self._record = torch.zeros(6, dtype=torch.float64, device=device)
         if device.type == "cuda" and self.n_iter >= FEWEST_ITERATIONS:
             before = state.clone()
             self.graph = capture(self._trial, device)
@@ -225,11 +242,14 @@ class DeviceDescent(GradientDescent):
         # rejected: first without momentum, then with shorter and shorter steps
         shortened = torch.where(state.moving, state.rate, state.rate * SHRINK)
         next_rate = torch.where(accepted, state.rate * self.growth, shortened)
-        improved = accepted & (loss < state.best_loss)
+        value = loss
+        if self.valid is not None:
+            value = objective.samples_loss(self.valid, as_tensor)
+        improved = accepted & (value < state.best_value)
         torch.where(improved, state.theta, state.best_theta, out=state.best_theta)
-        torch.where(improved, loss, state.best_loss, out=state.best_loss)
+        torch.where(improved, value, state.best_value, out=state.best_value)
         norm = torch.linalg.vector_norm(state.gradient).double()
-        numbers = accepted.double(), loss, norm, state.rate, next_rate
+        numbers = accepted.double(), loss, norm, state.rate, next_rate, value
         torch.stack(numbers, out=self._record)
         torch.where(accepted, loss, state.loss, out=state.loss)
         state.rate.copy_(next_rate)

@@ -82,11 +82,11 @@ class Objective:
         """Return the weighted loss of one batch, without the penalty."""
         return self.loss(self.predict(batch), batch.y, batch.weight, batch.mask)
 
-    def samples_loss(self, batches: Batches) -> float:
+    def samples_loss(self, batches: Batches, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the weighted loss of any samples, without penalty and gradient."""
         with torch.no_grad():
             return with_less_memory(
-                batches, lambda: sum((float(self.batch_loss(batch)) for batch in batches), 0.0)
+                batches, lambda: sum((read(self.batch_loss(batch)) for batch in batches), 0.0)
             )
 
     def validation_loss(self, valid: Batches) -> float:

@@ -122,8 +122,9 @@ class FullBatchNet(NeuralNet):
         self.optimizer_ = choose_descent(
             self.objective_,
             self.train,
+            self.valid,
             # whoever wants to see every iteration has to wait for it
-            watched=self.valid is not None or bool(self.callbacks or self.hooks),
+            watched=bool(self.callbacks or self.hooks),
             n_iter=settings.max_iter,
             lr=lr,
             momentum=settings.momentum,
@@ -302,7 +303,7 @@ class FullBatchNet(NeuralNet):
 
     def validation_loss(self, valid: Batches) -> float:
         """Return the loss on the validation set, without penalty."""
-        value = self.objective_.validation_loss(valid)
+        value = self.optimizer_.validation_loss(valid)
         return math.inf if math.isnan(value) else value
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:

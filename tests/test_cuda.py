@@ -178,8 +178,7 @@ def test_the_batched_sweep_is_captured_and_scores_as_on_the_cpu(captures, name):
         common = COMMON | {"cv": 3, "device": device} | options
         sweep = fitted(model([0.0, 0.5, 1.0], **common), data, y)
         if device == "cuda":
-            # all models at once, and the refitted one unless validation reads every step
-            assert len(captures) == (1 if name == "validation" else 2)
+            assert len(captures) == 2  # all models at once, and the refitted one
             assert None not in captures
         scores.append(sweep.cv_results_["mean_test_score"])
         assert sweep.predict(data).shape == y.shape

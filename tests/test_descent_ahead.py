@@ -38,6 +38,10 @@ RULES = {
     "many rejections": {"learning_rate": "adaptive", "max_iter": 150},
     "stops by tol": {"max_iter": 400, "tol": 1e-2},
     "stops by tol at once": {"tol": 0.9, "n_iter_no_change": 1},
+    "validation": {"early_stopping": "last", "max_iter": 100, "tol": 1e-2},
+    "validation to the end": {"early_stopping": True},
+    "validation, constant rate": {"early_stopping": "last", "learning_rate": 0.03},
+    "validation, many rejections": {"early_stopping": "last", "max_iter": 150},
     "ends with a batch": {"max_iter": descent_ahead.TRIALS},
     "one iteration": {"max_iter": 1},
     "theory": {"learning_rate": "theory", "momentum": 0.0},
@@ -83,6 +87,7 @@ def assert_same_fit(a, b, rtol=0.0):
     assert a.best_iteration_ == b.best_iteration_
     np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, **close)
     np.testing.assert_allclose(a.loss_, b.loss_, **close)
+    np.testing.assert_allclose(a.validation_curve_, b.validation_curve_, **close)
     np.testing.assert_allclose(a.learning_rate_, b.learning_rate_, **close)
     for name in ("gradient_norm", "learning_rate"):
         one, other = (getattr(e.convergence_diagnostics_, name, 0.0) for e in (a, b))
@@ -231,7 +236,6 @@ def test_whoever_watches_every_iteration_gets_the_ordinary_loop(ahead):
     ahead(True)
     options = {"max_iter": 3, "tol": None, "random_state": 0}
     fitted(ResidualTransformerRegressor(callbacks=[Callback()], **options), X, Y)
-    fitted(ResidualTransformerRegressor(early_stopping=True, **options), X, Y)
     fitted(ResidualTransformerRegressor(chunk_size=7, **options), X, Y)
     assert ahead.batches == 0
 
