@@ -449,8 +449,8 @@ or list of arrays of shape (n_tokens_i, features)
                 f"{input_name} has shape {shape}: {name} takes one label per sample, neither "
                 "multilabel nor multioutput targets. See sklearn.multioutput."
             )
+        y = column_or_1d(y, warn=True)  # which refuses sparse labels
         assert_finite_labels(y, input_name)
-        y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         check_length(y, tokens, input_name)
         return y
@@ -528,11 +528,19 @@ or list of arrays of shape (n_tokens_i, features)
 def assert_finite_labels(y: Any, input_name: str) -> None:
     """Raise when labels contain NaN, None or infinity."""
     values = np.asarray(y)
-    if values.dtype.kind == "f":
-        missing = np.isnan(values).any()
+    if values.dtype == object:
+        missing = any(is_missing(value) for value in values.ravel())
     else:
-        missing = values.dtype == object and any(v is None or v != v for v in values.ravel())
+        missing = bool((values != values).any())  # NaN and NaT
     if missing:
         raise ValueError(f"Input {input_name} contains NaN.")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"Input {input_name} contains infinity.")
+
+
+def is_missing(label: Any) -> bool:
+    """Tell whether a label is None, NaN, NaT or NA."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # whether pandas' NA differs from itself is NA
+        return True

@@ -3,7 +3,9 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from scipy.special import expit, logsumexp, softmax
 from sklearn.datasets import load_digits, load_iris
 from sklearn.metrics import accuracy_score
@@ -123,6 +125,31 @@ def test_labels_that_are_not_finite_are_refused_without_other_noise(value):
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match=r"Input y contains (NaN|infinity)"):
             make_classifier().fit(X2D, np.where(np.arange(64) < 5, value, 1.0))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.Series(YC, dtype="string"),
+        pd.Series(YC, dtype="category"),
+        pd.Series(YC == "pos", dtype="boolean"),
+        pd.Series(pd.to_datetime(np.where(YC == "pos", "2025-01-01", "2026-01-01"))),
+        pd.Series(YC, dtype=object),
+    ],
+    ids=lambda labels: str(labels.dtype),
+)
+def test_missing_labels_of_pandas_are_called_so(labels):
+    y = labels.copy()
+    y[3] = pd.NA if y.dtype == object else None
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        make_classifier().fit(X2D, y)
+    with pytest.raises(ValueError, match="Input y_val contains NaN"):
+        make_classifier().fit(X2D, labels, X_val=X2D, y_val=y)
+
+
+def test_sparse_labels_are_refused_as_such():
+    with pytest.raises(TypeError, match="Sparse data was passed for y"):
+        make_classifier().fit(X2D, sparse.csr_matrix(YC[:, None] == "pos"))
 
 
 @pytest.mark.parametrize("label", [None, "", b"bytes"], ids=repr)
