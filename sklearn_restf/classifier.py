@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from sklearn_restf._base import ResidualTransformerBase
@@ -24,10 +23,17 @@ from sklearn_restf._losses import (
     probabilities,
     squared_error,
 )
-from sklearn_restf._parameters import instance_of, one_of
-from sklearn_restf._shards import class_weights, common_labels
+from sklearn_restf._parameters import Constraint, one_of, real
+from sklearn_restf._shards import common_labels, weighted_by_class
 from sklearn_restf._sklearn_callbacks import with_callbacks
 from sklearn_restf._targets import check_length
+
+WEIGHT = real(0.0)
+
+
+def is_class_weight(value: Any) -> bool:
+    """Tell whether `value` is a dict of finite weights >= 0."""
+    return isinstance(value, dict) and all(WEIGHT.holds(weight) for weight in value.values())
 
 
 class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):
@@ -147,7 +153,7 @@ default="relu"
         Callbacks of skorch. Copies are used; see the fitted attribute ``callbacks_``.
     class_weight : dict, "balanced" or None, default=None
         Weights by class, multiplied with the sample weights. "balanced": inversely
-        proportional to class frequencies.
+        proportional to class frequencies, in which samples count by their weights.
     random_state : int, RandomState instance or None, default=None
         Seed of the initial weights and of the validation split.
     verbose : int, default=0
@@ -220,7 +226,7 @@ default="relu"
         "loss": [one_of("log_loss", "squared_error")],
         "class_weight": [
             one_of(None, "balanced"),
-            instance_of(dict, words="a dict of weights by class"),
+            Constraint(is_class_weight, "a dict of finite weights >= 0 by class"),
         ],
     }
 
@@ -463,10 +469,7 @@ or list of arrays of shape (n_tokens_i, features)
     ) -> np.ndarray:
         if self.class_weight is None:
             return weight
-        class_weight = self.class_weight
-        if group.size > 1:
-            class_weight = class_weights(class_weight, y, group)
-        weight = weight * compute_sample_weight(class_weight, y)
+        weight = weighted_by_class(weight, y, self.class_weight, group)
         if not weight.any():
             raise ValueError(
                 f"class_weight={self.class_weight!r} leaves no sample a weight above zero."

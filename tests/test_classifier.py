@@ -101,6 +101,26 @@ def test_balanced_means_equal_shares():
     np.testing.assert_allclose(estimator.predict_proba(np.ones((1, 2))), 0.5, rtol=1e-9)
 
 
+def test_balance_counts_samples_by_their_weights():
+    """A sample of weight 2 is two samples, here as well; of next to no weight, next to none."""
+    y, weight = Y_THREE, 1.0 + (np.arange(64) < 32)
+    one = make_classifier(class_weight="balanced").fit(X2D, y, sample_weight=weight)
+    rows = np.repeat(np.arange(64), weight.astype(int))
+    other = make_classifier(class_weight="balanced").fit(X2D[rows], y[rows])
+    np.testing.assert_allclose(one.predict_proba(X2D), other.predict_proba(X2D), rtol=1e-7)
+    absent = make_classifier(class_weight="balanced").fit(X2D[:32], y[:32])
+    faint = np.where(np.arange(64) < 32, 1.0, 1e-12)
+    near = make_classifier(class_weight="balanced").fit(X2D, y, sample_weight=faint)
+    np.testing.assert_allclose(near.predict_proba(X2D), absent.predict_proba(X2D), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e308])
+def test_only_ratios_of_class_weights_matter(scale):
+    scaled = make_classifier(class_weight={"neg": scale, "pos": scale}).fit(X2D, YC)
+    plain = make_classifier().fit(X2D, YC)
+    np.testing.assert_allclose(scaled.predict_proba(X2D), plain.predict_proba(X2D), rtol=1e-7)
+
+
 def test_names_of_the_classes_do_not_matter():
     one = make_classifier().fit(X2D, Y_THREE)
     other = make_classifier().fit(X2D, np.array(["x", "y", "z"])[Y_THREE])

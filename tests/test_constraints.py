@@ -70,7 +70,10 @@ BAD = {
     "callbacks": (["progress", 3, True], ["skorch"]),
     "random_state": ([-1, 1.0, "0", True, 2**32, np.random.default_rng(0)], ["None", "int"]),
     "verbose": ([-1, "yes", None, 1.5], ["int", "0"]),
-    "class_weight": (["equal", 1, True, [1, 2]], ["None", "'balanced'", "dict"]),
+    "class_weight": (
+        ["equal", 1, True, [1, 2], {0: -1.0}, {0: np.nan}, {0: np.inf}, {0: "1"}],
+        ["None", "'balanced'", "dict"],
+    ),
 }
 #: Parameter -> unusual values that are fine.
 GOOD = {
