@@ -18,7 +18,7 @@ from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._device import resolve_device, resolve_dtype
 from sklearn_restf._fit_diagnostics import diagnose_fit
 from sklearn_restf._fitted import FittedEstimator, is_fitted_name
-from sklearn_restf._input import RawTokens, read_X
+from sklearn_restf._input import RawTokens, read_X, validating
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._parameters import check_parameters
@@ -279,7 +279,8 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         if valid is None:
             train, held_out = batches(samples, encoded), None
         else:
-            valid = self._compatible(layout, valid)
+            with validating("X_val"):
+                valid = self._compatible(layout, valid)
             encoded_valid = self._encode_targets(valid.y, valid.tokens, "y_val")
             train = batches(samples, encoded)
             # what trains on a file in little memory validates in little memory

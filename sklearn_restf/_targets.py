@@ -127,5 +127,5 @@ def check_length(y: Any, tokens: RawTokens, input_name: str) -> None:
     if len(y) != tokens.n_samples:
         raise ValueError(
             "Found input variables with inconsistent numbers of samples: "
-            f"X has {tokens.n_samples}, {input_name} has {len(y)}."
+            f"{input_name.replace('y', 'X')} has {tokens.n_samples}, {input_name} has {len(y)}."
         )
