@@ -21,7 +21,7 @@ from sklearn_restf._fitted import FittedEstimator, is_fitted_name
 from sklearn_restf._input import RawTokens, read_X, validating
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
-from sklearn_restf._parameters import check_parameters
+from sklearn_restf._parameters import check_parameters, plain
 from sklearn_restf._problem import Problem, module_config, refuse_beyond_range, refuse_other_layout
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
@@ -252,7 +252,9 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
-            state = initial_state(config, random_state, init=self.init, init_scale=self.init_scale)
+            state = initial_state(
+                config, random_state, init=self.init, init_scale=float(self.init_scale)
+            )
             state["readout_bias"] = self._initial_bias(encoded, samples.weight, group)
         else:
             state = previous.state
@@ -335,11 +337,11 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
     def _training_settings(self) -> TrainingSettings:
         return TrainingSettings(
             loss=self._loss_function(),
-            learning_rate=self.learning_rate,
+            learning_rate=plain(self.learning_rate),
             momentum=float(self.momentum),
             alpha=float(self.alpha),
             max_iter=int(self.max_iter),
-            tol=self.tol,
+            tol=plain(self.tol),
             n_iter_no_change=int(self.n_iter_no_change),
             verbose=int(self.verbose),
         )

@@ -17,6 +17,7 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._parameters import plain
 from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
@@ -77,13 +78,13 @@ def diagnose_run(
         if pooled is not None:
             batches, group = pooled, ALONE
     eps = torch.finfo(batches.dtype).eps
-    history = parts.history_fields(result, momentum=estimator.momentum, eps=eps)
+    history = parts.history_fields(result, momentum=float(estimator.momentum), eps=eps)
     state = estimator._fitted.state  # the weights kept: the best ones with early stopping
     common: dict[str, Any] = {
         "residual_beta": config.residual_beta,
         "dtype": str(batches.dtype)[6:],
         "settings": settings_of(estimator, config),
-        "penalty": penalty_share(state, estimator.alpha, estimator.loss_),
+        "penalty": penalty_share(state, float(estimator.alpha), estimator.loss_),
         "trivial_loss": trivial_loss(batches, config, loss, group),
     }
     if not wanted:
@@ -102,8 +103,8 @@ def diagnose_run(
             start_module,
             batches,
             loss,
-            momentum=estimator.momentum,
-            alpha=estimator.alpha,
+            momentum=float(estimator.momentum),
+            alpha=float(estimator.alpha),
             learning_rate=min(result.learning_rates, default=np.nan),
             group=group,
         ),
@@ -119,7 +120,7 @@ def diagnose_run(
 
 def settings_of(estimator: Any, config: ModuleConfig) -> dict[str, Any]:
     """Return the settings the advice speaks of, as plain values."""
-    settings = {name: getattr(estimator, name) for name in SETTINGS}
+    settings = {name: plain(getattr(estimator, name)) for name in SETTINGS}
     return settings | {
         "pooling": config.pooling,
         "n_layers": config.n_layers,
@@ -287,8 +288,8 @@ def diagnose(
             module,
             batches,
             loss,
-            momentum=estimator.momentum,
-            alpha=estimator.alpha,
+            momentum=float(estimator.momentum),
+            alpha=float(estimator.alpha),
             learning_rate=local.learning_rate,
         )
         spectral = parts.spectral_fields(parts.model_spectra(module, x, real), None)

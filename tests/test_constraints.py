@@ -1,6 +1,7 @@
 """Every constructor parameter: what it may be, and what the documentation says of it."""
 
 import inspect
+import json
 import re
 from fractions import Fraction
 
@@ -129,6 +130,23 @@ def test_bad_value_is_refused_by_name_with_what_is_allowed(name, value):
 def test_unusual_but_sensible_value_is_accepted(name, value):
     for make, y in _makers(name):
         assert len(make(**{"max_iter": 1, name: value}).fit(X2, y).predict(X2)) == len(y)
+
+
+@pytest.mark.parametrize("number", [np.float32, Fraction])
+@pytest.mark.parametrize("diagnostics", [True, "full"])
+def test_numbers_of_other_libraries_end_as_plain_ones(number, diagnostics):
+    """As a search over NumPy's ranges passes them: the diagnostics are fit for JSON."""
+    names = ("residual_beta", "learning_rate", "momentum", "alpha", "tol", "init_scale")
+    numbers = {name: number(1 / 64) for name in names}
+    others = {"max_iter": np.int64(5), "d_ff": np.int64(8), "standardize": np.False_}
+    X = X2.astype(np.float64)
+    model = make_regressor(diagnostics=diagnostics, **numbers, **others).fit(X, YR)
+    plain = {name: float(value) for name, value in numbers.items()} | {"standardize": False}
+    same = make_regressor(**{"diagnostics": diagnostics} | others | plain).fit(X, YR)
+    np.testing.assert_array_equal(model.predict(X), same.predict(X))
+    seen = model.convergence_diagnostics_
+    assert json.loads(json.dumps(seen.to_dict())) == same.convergence_diagnostics_.to_dict()
+    assert seen.advice == same.convergence_diagnostics_.advice
 
 
 def test_message_has_readable_bounds():
