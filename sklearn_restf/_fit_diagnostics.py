@@ -17,7 +17,7 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
-from sklearn_restf._parameters import plain
+from sklearn_restf._parameters import integer, plain
 from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
@@ -28,6 +28,7 @@ from sklearn_restf.exceptions import RankCollapseWarning
 
 CPU = torch.device("cpu")
 OFF = "diagnostics=False"
+COUNT = integer(1)
 # the parameters that the advice speaks of
 SETTINGS = ("learning_rate", "momentum", "alpha", "standardize", "max_iter")
 
@@ -252,7 +253,7 @@ def diagnose(
     TypeError
         For anything that is neither.
     ValueError
-        If `full` is asked for without `y`.
+        If `full` is asked for without `y`, or for input that cannot be used.
 
     Examples
     --------
@@ -266,6 +267,8 @@ def diagnose(
     """
     if full and y is None:
         raise ValueError("full=True predicts the loss and needs the targets: pass y.")
+    if not COUNT.holds(n_samples):
+        raise ValueError(f"n_samples must be {COUNT.words}, got {n_samples!r}.")
     if isinstance(estimator_or_module, ResidualTransformer):
         return _diagnose_module(estimator_or_module, X, mask, n_samples)
     if not hasattr(estimator_or_module, "_prepare_diagnosis"):
@@ -305,6 +308,14 @@ def _diagnose_module(
         name: value.detach().cpu().double().numpy() for name, value in module.named_parameters()
     }
     values = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+    width = module.config.token_width
+    if values.ndim != 3 or values.shape[2] != width or not len(values):
+        raise ValueError(
+            f"X must be tokens of shape (n_samples, n_tokens, {width}) for this module, got "
+            f"{tuple(values.shape)}."
+        )
+    if mask is not None and np.shape(mask) != values.shape[:2]:
+        raise ValueError(f"mask must have shape {tuple(values.shape[:2])}, got {np.shape(mask)}.")
     real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
     return _spectral_only(
         build_module(module.config, state),
