@@ -1,6 +1,7 @@
 """The displays hold and draw the right numbers; images are tested by their data."""
 
 import math
+import pickle
 from importlib import import_module
 
 import numpy as np
@@ -197,6 +198,20 @@ def test_estimators_inside_others(table, around):
     assert len(ConvergenceDisplay.from_estimator(outer).loss) == 31
     assert SpectrumDisplay.from_estimator(outer, X).Z_end.shape == (1, 60, 5)
     assert AttentionDisplay.from_estimator(outer, X).attention.shape == (5, 5)
+
+
+def test_displays_can_be_pickled(table, search):
+    """Drawn or not: to be kept with a run, say."""
+    X, y = table
+    model = ResidualTransformerRegressor(max_iter=2, tol=None, random_state=0).fit(X, y)
+    for display in (
+        ConvergenceDisplay.from_estimator(model),  # whose axis spans few decades
+        SpectrumDisplay.from_estimator(model, X),
+        AttentionDisplay.from_estimator(model, X),
+        BetaSweepDisplay.from_search(search),
+    ):
+        loaded = pickle.loads(pickle.dumps(display))
+        assert vars(loaded).keys() == vars(display).keys()
 
 
 def test_pipeline_passes_transformed_samples(table):
