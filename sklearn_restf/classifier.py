@@ -488,8 +488,11 @@ or list of arrays of shape (n_tokens_i, features)
     def _encode_targets(
         self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
     ) -> np.ndarray:
-        index = np.searchsorted(self.classes_, y)
-        known = self.classes_[np.minimum(index, len(self.classes_) - 1)] == y
+        try:
+            index = np.searchsorted(self.classes_, y)
+            known = self.classes_[np.minimum(index, len(self.classes_) - 1)] == y
+        except TypeError:  # labels of another kind, which do not compare
+            known = np.zeros(len(y), dtype=bool)
         if not known.all():
             raise ValueError(
                 f"{input_name} contains class labels that are not in classes_ = {self.classes_}: "

@@ -167,6 +167,12 @@ def test_missing_labels_of_pandas_are_called_so(labels):
         make_classifier().fit(X2D, labels, X_val=X2D, y_val=y)
 
 
+@pytest.mark.parametrize("other", [YC.astype(object), YC], ids=["objects", "strings"])
+def test_labels_of_another_kind_are_unknown(other):
+    with pytest.raises(ValueError, match=r"y_val contains class labels .* \['neg' 'pos'\]"):
+        make_classifier().fit(X2D, Y_THREE, X_val=X2D, y_val=other)
+
+
 def test_sparse_labels_are_refused_as_such():
     with pytest.raises(TypeError, match="Sparse data was passed for y"):
         make_classifier().fit(X2D, sparse.csr_matrix(YC[:, None] == "pos"))
