@@ -61,6 +61,11 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
     ) -> None:
         """Set the fitted attributes that describe the targets."""
 
+    def _refuse_other_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
+        """Raise for targets to which the previous fit cannot be taken on (warm_start)."""
+
     @abstractmethod
     def _encode_targets(
         self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
@@ -249,6 +254,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             layout = previous.layout
             samples = self._compatible(layout, samples)
             refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight, group))
+            self._refuse_other_targets(samples.y, samples.tokens, samples.weight, group)
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
