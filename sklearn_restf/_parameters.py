@@ -100,8 +100,13 @@ def plain(value: Any) -> Any:
 def check_parameters(
     name: str, parameters: Mapping[str, Any], constraints: Mapping[str, Sequence[Constraint]]
 ) -> None:
-    """Raise an InvalidParameterError naming the first bad parameter."""
+    """Raise an InvalidParameterError naming the first bad parameter.
+
+    A subclass may have fewer of them, as in scikit-learn.
+    """
     for parameter, allowed in constraints.items():
+        if parameter not in parameters:
+            continue
         value = parameters[parameter]
         if any(constraint.holds(value) for constraint in allowed):
             continue

@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import pickle
 import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from tests.cases_common import X2, YC, YR, both, make_classifier, make_regressor
@@ -274,3 +276,16 @@ def test_every_public_method_documents_its_arguments(cls):
         text = inspect.getdoc(method)
         for argument in list(inspect.signature(method).parameters)[1:]:
             assert re.search(rf"^(\w+, )*{argument}(, \w+)* : ", text, re.M), (name, argument)
+
+
+class _Short(BOTH[0]):
+    def __init__(self, residual_beta=0.5, max_iter=5):
+        super().__init__(residual_beta, max_iter=max_iter, tol=None, random_state=0)
+
+
+def test_a_subclass_may_have_fewer_parameters():
+    model = clone(_Short()).fit(X2, YR)
+    assert model.n_iter_ == 5
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X2), model.predict(X2))
+    with pytest.raises(ValueError, match="max_iter"):
+        _Short(max_iter=0).fit(X2, YR)
