@@ -13,6 +13,7 @@ from sklearn_restf import _diagnose as parts
 from sklearn_restf._batches import Batches
 from sklearn_restf._certificate import Certificate
 from sklearn_restf._collective import ALONE, Collective
+from sklearn_restf._device import cpu_by_default
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
@@ -209,6 +210,7 @@ def warn_if_collapsed(
 
 
 @np.errstate(over="ignore", invalid="ignore")
+@cpu_by_default()
 def diagnose(
     estimator_or_module: Any,
     X: Any,

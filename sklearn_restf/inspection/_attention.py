@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._device import cpu_by_default
 from sklearn_restf._state import build_module
 from sklearn_restf.inspection._drawing import single_axes
 from sklearn_restf.inspection._estimators import estimator_inside, token_batch, unwrap
@@ -78,6 +79,7 @@ class AttentionDisplay:
         self.name = name
 
     @classmethod
+    @cpu_by_default()
     def from_estimator(
         cls,
         estimator: Any,
