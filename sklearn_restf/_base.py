@@ -18,10 +18,10 @@ from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._device import resolve_device, resolve_dtype
 from sklearn_restf._fit_diagnostics import diagnose_fit
 from sklearn_restf._fitted import FittedEstimator, is_fitted_name
-from sklearn_restf._input import RawTokens, read_X
+from sklearn_restf._input import RawTokens, read_X, validating
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ResidualTransformer
-from sklearn_restf._parameters import check_parameters
+from sklearn_restf._parameters import check_parameters, plain
 from sklearn_restf._problem import Problem, module_config, refuse_beyond_range, refuse_other_layout
 from sklearn_restf._progress import make_progress
 from sklearn_restf._reporting import report
@@ -60,6 +60,11 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
     ) -> None:
         """Set the fitted attributes that describe the targets."""
+
+    def _refuse_other_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
+        """Raise for targets to which the previous fit cannot be taken on (warm_start)."""
 
     @abstractmethod
     def _encode_targets(
@@ -249,10 +254,13 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             layout = previous.layout
             samples = self._compatible(layout, samples)
             refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight, group))
+            self._refuse_other_targets(samples.y, samples.tokens, samples.weight, group)
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
-            state = initial_state(config, random_state, init=self.init, init_scale=self.init_scale)
+            state = initial_state(
+                config, random_state, init=self.init, init_scale=float(self.init_scale)
+            )
             state["readout_bias"] = self._initial_bias(encoded, samples.weight, group)
         else:
             state = previous.state
@@ -279,7 +287,8 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         if valid is None:
             train, held_out = batches(samples, encoded), None
         else:
-            valid = self._compatible(layout, valid)
+            with validating("X_val"):
+                valid = self._compatible(layout, valid)
             encoded_valid = self._encode_targets(valid.y, valid.tokens, "y_val")
             train = batches(samples, encoded)
             # what trains on a file in little memory validates in little memory
@@ -334,11 +343,11 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
     def _training_settings(self) -> TrainingSettings:
         return TrainingSettings(
             loss=self._loss_function(),
-            learning_rate=self.learning_rate,
+            learning_rate=plain(self.learning_rate),
             momentum=float(self.momentum),
             alpha=float(self.alpha),
             max_iter=int(self.max_iter),
-            tol=self.tol,
+            tol=plain(self.tol),
             n_iter_no_change=int(self.n_iter_no_change),
             verbose=int(self.verbose),
         )

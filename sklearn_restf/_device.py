@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
 from sklearn_restf._warnings import warn
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@contextmanager
+def cpu_by_default() -> Iterator[None]:
+    """Create tensors on the CPU where no device is named, whatever the user's default device."""
+    if torch.get_default_device().type == "cpu":
+        yield  # the context costs time at every call of torch
+    else:
+        with torch.device("cpu"):
+            yield
 
 
 def is_available(device: torch.device) -> bool:

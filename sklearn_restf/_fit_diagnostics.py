@@ -13,10 +13,12 @@ from sklearn_restf import _diagnose as parts
 from sklearn_restf._batches import Batches
 from sklearn_restf._certificate import Certificate
 from sklearn_restf._collective import ALONE, Collective
+from sklearn_restf._device import cpu_by_default
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._parameters import integer, plain
 from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
@@ -27,6 +29,7 @@ from sklearn_restf.exceptions import RankCollapseWarning
 
 CPU = torch.device("cpu")
 OFF = "diagnostics=False"
+COUNT = integer(1)
 # the parameters that the advice speaks of
 SETTINGS = ("learning_rate", "momentum", "alpha", "standardize", "max_iter")
 
@@ -77,13 +80,13 @@ def diagnose_run(
         if pooled is not None:
             batches, group = pooled, ALONE
     eps = torch.finfo(batches.dtype).eps
-    history = parts.history_fields(result, momentum=estimator.momentum, eps=eps)
+    history = parts.history_fields(result, momentum=float(estimator.momentum), eps=eps)
     state = estimator._fitted.state  # the weights kept: the best ones with early stopping
     common: dict[str, Any] = {
         "residual_beta": config.residual_beta,
         "dtype": str(batches.dtype)[6:],
         "settings": settings_of(estimator, config),
-        "penalty": penalty_share(state, estimator.alpha, estimator.loss_),
+        "penalty": penalty_share(state, float(estimator.alpha), estimator.loss_),
         "trivial_loss": trivial_loss(batches, config, loss, group),
     }
     if not wanted:
@@ -102,8 +105,8 @@ def diagnose_run(
             start_module,
             batches,
             loss,
-            momentum=estimator.momentum,
-            alpha=estimator.alpha,
+            momentum=float(estimator.momentum),
+            alpha=float(estimator.alpha),
             learning_rate=min(result.learning_rates, default=np.nan),
             group=group,
         ),
@@ -119,7 +122,7 @@ def diagnose_run(
 
 def settings_of(estimator: Any, config: ModuleConfig) -> dict[str, Any]:
     """Return the settings the advice speaks of, as plain values."""
-    settings = {name: getattr(estimator, name) for name in SETTINGS}
+    settings = {name: plain(getattr(estimator, name)) for name in SETTINGS}
     return settings | {
         "pooling": config.pooling,
         "n_layers": config.n_layers,
@@ -207,6 +210,7 @@ def warn_if_collapsed(
 
 
 @np.errstate(over="ignore", invalid="ignore")
+@cpu_by_default()
 def diagnose(
     estimator_or_module: Any,
     X: Any,
@@ -251,7 +255,7 @@ def diagnose(
     TypeError
         For anything that is neither.
     ValueError
-        If `full` is asked for without `y`.
+        If `full` is asked for without `y`, or for input that cannot be used.
 
     Examples
     --------
@@ -265,6 +269,8 @@ def diagnose(
     """
     if full and y is None:
         raise ValueError("full=True predicts the loss and needs the targets: pass y.")
+    if not COUNT.holds(n_samples):
+        raise ValueError(f"n_samples must be {COUNT.words}, got {n_samples!r}.")
     if isinstance(estimator_or_module, ResidualTransformer):
         return _diagnose_module(estimator_or_module, X, mask, n_samples)
     if not hasattr(estimator_or_module, "_prepare_diagnosis"):
@@ -287,8 +293,8 @@ def diagnose(
             module,
             batches,
             loss,
-            momentum=estimator.momentum,
-            alpha=estimator.alpha,
+            momentum=float(estimator.momentum),
+            alpha=float(estimator.alpha),
             learning_rate=local.learning_rate,
         )
         spectral = parts.spectral_fields(parts.model_spectra(module, x, real), None)
@@ -304,6 +310,14 @@ def _diagnose_module(
         name: value.detach().cpu().double().numpy() for name, value in module.named_parameters()
     }
     values = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+    width = module.config.token_width
+    if values.ndim != 3 or values.shape[2] != width or not len(values):
+        raise ValueError(
+            f"X must be tokens of shape (n_samples, n_tokens, {width}) for this module, got "
+            f"{tuple(values.shape)}."
+        )
+    if mask is not None and np.shape(mask) != values.shape[:2]:
+        raise ValueError(f"mask must have shape {tuple(values.shape[:2])}, got {np.shape(mask)}.")
     real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
     return _spectral_only(
         build_module(module.config, state),

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from skorch.callbacks import Callback
 
-from sklearn_restf._device import prediction_device
+from sklearn_restf._device import cpu_by_default, prediction_device
 from sklearn_restf._input import RawTokens
 from sklearn_restf._module import ResidualTransformer
 from sklearn_restf._prediction import predict_tokens
@@ -54,7 +54,7 @@ class FittedEstimator(BaseEstimator):
         if not self.warm_start:
             self._forget()
         try:
-            with gradients_enabled():
+            with gradients_enabled(), cpu_by_default():
                 yield
         except BaseException:
             self._forget()
@@ -80,6 +80,7 @@ class FittedEstimator(BaseEstimator):
         )
         return as_layout(fitted.layout, tokens)
 
+    @cpu_by_default()
     def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
         """Return the module's outputs in float64, and the samples they belong to."""
         check_is_fitted(self)
@@ -96,6 +97,7 @@ class FittedEstimator(BaseEstimator):
     # --- views of the fitted model --------------------------------------------------
 
     @property
+    @cpu_by_default()
     def module_(self) -> ResidualTransformer:
         """The fitted torch module, rebuilt from the stored weights at every access."""
         self._require_fitted("module_")
@@ -104,6 +106,7 @@ class FittedEstimator(BaseEstimator):
         )
 
     @property
+    @cpu_by_default()
     def net_(self) -> FullBatchNet:
         """A skorch net around :attr:`module_`, with the training history."""
         self._require_fitted("net_")

@@ -162,8 +162,10 @@ def _read_X(
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor as an array; NumPy has no bfloat16."""
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    try:
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+    except RuntimeError as error:  # nested tensors, and those without values
+        raise TypeError(f"a tensor that NumPy cannot hold: {error}") from error
 
 
 def number_of_dimensions(X: Any) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn_restf._batches import Batches
 from sklearn_restf._losses import Loss
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._parameters import plain
 from sklearn_restf._rates import measure_rate
 from sklearn_restf._state import NumpyState, build_module
 from sklearn_restf._tangent_kernel import (
@@ -47,7 +48,7 @@ def prediction_of_run(
     loss: Loss,
 ) -> Fields:
     """Predict the run from its initial weights, and as many iterations after it."""
-    alpha, momentum = estimator.alpha, estimator.momentum
+    alpha, momentum = float(estimator.alpha), float(estimator.momentum)
     start = Linearisation(build_module(config, result.initial_state), batches, loss)
     values, reasons = _kernel_fields(start, batches)
     curve = local_quadratic(start.with_penalty(alpha)).descend(result.learning_rates, momentum)
@@ -74,18 +75,18 @@ def prediction_without_run(
     """Predict the next iterations from the weights of `module`."""
     here = Linearisation(module, batches, loss)
     norm = largest_eigenvalue(here)
-    rate = estimator.learning_rate
+    rate, alpha = plain(estimator.learning_rate), float(estimator.alpha)
     if isinstance(rate, str):
         rate = 1.0 / norm if norm > 0 else math.nan
     values: dict[str, Any] = {"jacobian_norm": norm}
     reasons: dict[str, str] = {}
     if full:
         values, reasons = _kernel_fields(here, batches)
-        local = local_quadratic(here.with_penalty(estimator.alpha))
-        rates = [safe_rate(rate, norm + estimator.alpha)] * estimator.max_iter
+        local = local_quadratic(here.with_penalty(alpha))
+        rates = [safe_rate(rate, norm + alpha)] * estimator.max_iter
         if not isinstance(estimator.learning_rate, str):
             rates = [rate] * estimator.max_iter
-        values["predicted_curve"] = local.descend(rates, estimator.momentum)
+        values["predicted_curve"] = local.descend(rates, float(estimator.momentum))
     return LocalPrediction(rate, (values, reasons))
 
 

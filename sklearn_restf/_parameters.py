@@ -89,11 +89,24 @@ RANDOM_STATE = Constraint(
 )
 
 
+def plain(value: Any) -> Any:
+    """Return a number of another library as one of Python itself."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_other = isinstance(value, numbers.Real) and not isinstance(value, int | float)
+    return float(value) if is_other else value  # a fraction, say
+
+
 def check_parameters(
     name: str, parameters: Mapping[str, Any], constraints: Mapping[str, Sequence[Constraint]]
 ) -> None:
-    """Raise an InvalidParameterError naming the first bad parameter."""
+    """Raise an InvalidParameterError naming the first bad parameter.
+
+    A subclass may have fewer of them, as in scikit-learn.
+    """
     for parameter, allowed in constraints.items():
+        if parameter not in parameters:
+            continue
         value = parameters[parameter]
         if any(constraint.holds(value) for constraint in allowed):
             continue

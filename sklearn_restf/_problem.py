@@ -80,7 +80,7 @@ def refuse_beyond_range(estimator: Any, dtype: torch.dtype) -> None:
     """Raise when a parameter of the model is no finite number in the dtype of training."""
     for name in ("residual_beta", "ffn_residual_beta", "alpha"):
         value = getattr(estimator, name)
-        if value is not None and value > torch.finfo(dtype).max:
+        if value is not None and float(value) > torch.finfo(dtype).max:
             raise ValueError(
                 f"{name}={value!r} is too large for training in {str(dtype)[6:]}. Lower it, or "
                 "set dtype='float64'."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 
-from sklearn_restf._collective import Collective
+from sklearn_restf._collective import ALONE, Collective
 from sklearn_restf._samples import Samples
 from sklearn_restf._state import FittedModel
 
@@ -66,21 +66,26 @@ def common_labels(y: np.ndarray, group: Collective) -> np.ndarray:
     return np.unique(np.concatenate(group.gather(np.unique(y))))
 
 
-def class_weights(
-    class_weight: dict[Any, float] | str, y: np.ndarray, group: Collective
-) -> dict[Any, float]:
-    """Return the weight of each of the labels of `y`, given what all ranks have."""
+def weighted_by_class(
+    weight: np.ndarray,
+    y: np.ndarray,
+    class_weight: dict[Any, float] | str,
+    group: Collective = ALONE,
+) -> np.ndarray:
+    """Return sample weights times the weights of the classes, given what all ranks have.
+
+    Balanced classes have equal shares of the weight, so that a sample of weight two counts as
+    two samples here as well. The largest of the weights is one.
+    """
     labels = common_labels(y, group)
+    index = np.searchsorted(labels, y)
     if class_weight == "balanced":
-        counts = group.total(np.array([(y == label).sum() for label in labels]))
-        values = counts.sum() / (len(labels) * counts)
+        totals = group.total(np.bincount(index, weight, minlength=len(labels)))
+        weight = weight / totals[index]
     else:
-        values = compute_class_weight(class_weight, classes=labels, y=labels)
-    return {
-        label: value
-        for label, value in zip(labels.tolist(), values.tolist(), strict=True)
-        if (y == label).any()
-    }
+        weight = weight * compute_class_weight(class_weight, classes=labels, y=labels)[index]
+    largest = max(group.gather(weight.max()))
+    return weight / largest if largest else weight
 
 
 def digest(model: FittedModel) -> str:

@@ -21,6 +21,7 @@ from sklearn_restf._sweep import run_sweep
 from sklearn_restf._sweep_data import Fold, SweepData
 from sklearn_restf._sweep_results import results_table, tell
 from sklearn_restf._targets import read_sample_weight
+from sklearn_restf._warnings import Log, recording, warn
 
 
 def is_betas(value: Any) -> bool:
@@ -94,7 +95,11 @@ class BetaSweepMixin(ResidualTransformerBase):
         betas = [float(beta) for beta in self.residual_betas]
         folds = self._folds(data, groups)
         scorer = check_scoring(plain, scoring=self.scoring)
-        outcomes = run_sweep(plain, betas, data, folds, scorer, n_jobs=self.n_jobs)
+        others: Log = []  # what joblib has to say, for one
+        with recording(others):
+            outcomes = run_sweep(plain, betas, data, folds, scorer, n_jobs=self.n_jobs)
+        for category, message in others:
+            warn(message, category)
         tell(type(self).__name__, outcomes)
 
         self.cv_results_ = results_table(betas, outcomes)

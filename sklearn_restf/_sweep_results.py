@@ -14,6 +14,7 @@ from sklearn.exceptions import FitFailedWarning
 
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._sweep_data import Held
+from sklearn_restf._warnings import Log, recording
 from sklearn_restf.exceptions import DivergenceError, RankCollapseWarning
 
 Scorer = Callable[..., float]
@@ -28,7 +29,7 @@ class Outcome:
     score_time: float = 0.0
     diagnostics: ConvergenceDiagnostics | None = None
     failure: str | None = None
-    warnings: list[tuple[type[Warning], str]] = field(default_factory=list)
+    warnings: Log = field(default_factory=list)
 
 
 def conclude(
@@ -39,8 +40,7 @@ def conclude(
     A diverged model scores NaN, as in scikit-learn's searches: the other residual_betas may
     do better. Every other error says that the folds or the parameters cannot be used.
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with recording(outcome.warnings):
         start = time.perf_counter()
         try:
             fit()
@@ -53,7 +53,6 @@ def conclude(
             outcome.score = held_out_score(scorer, estimator, held)
         outcome.fit_time += fitted - start
         outcome.score_time = time.perf_counter() - fitted
-    outcome.warnings = [(w.category, str(w.message)) for w in caught]
     return outcome
 
 

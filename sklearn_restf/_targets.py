@@ -32,9 +32,9 @@ def read_sample_weight(
         sample_weight = 1.0
     if isinstance(sample_weight, numbers.Real):
         sample_weight = np.full(n_samples, float(sample_weight))
-    if isinstance(sample_weight, torch.Tensor):
-        sample_weight = as_numpy(sample_weight)
     with validating(input_name):
+        if isinstance(sample_weight, torch.Tensor):
+            sample_weight = as_numpy(sample_weight)
         weight = check_array(
             sample_weight,
             ensure_2d=False,
@@ -74,8 +74,8 @@ def read_y_numeric(
         "input_name": input_name,
         "estimator": estimator,
     }
-    y = as_numpy(y) if isinstance(y, torch.Tensor) else y
     with validating(input_name):
+        y = as_numpy(y) if isinstance(y, torch.Tensor) else y
         if per_token:
             return read_y_per_token(y, tokens, options)
         y = check_array(y, **options)
@@ -88,7 +88,7 @@ def read_y_numeric(
 def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.ndarray:
     """Return one target (vector) a token, real tokens only."""
     lengths = tokens.lengths
-    if isinstance(y, list | tuple) and lengths is not None:
+    if lengths is not None and (isinstance(y, list | tuple) or is_object_array(y)):
         pieces = [as_numpy(p) if isinstance(p, torch.Tensor) else np.asarray(p) for p in y]
         check_length(pieces, tokens, "y")
         for i, (piece, length) in enumerate(zip(pieces, lengths, strict=True)):
@@ -122,10 +122,15 @@ def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.n
     return check_array(y[real], **options)
 
 
+def is_object_array(y: Any) -> bool:
+    """Tell whether y is a 1-D array of objects: what a list of arrays may be kept in."""
+    return isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1
+
+
 def check_length(y: Any, tokens: RawTokens, input_name: str) -> None:
     """Raise unless there is one target a sample."""
     if len(y) != tokens.n_samples:
         raise ValueError(
             "Found input variables with inconsistent numbers of samples: "
-            f"X has {tokens.n_samples}, {input_name} has {len(y)}."
+            f"{input_name.replace('y', 'X')} has {tokens.n_samples}, {input_name} has {len(y)}."
         )

@@ -27,11 +27,13 @@ _users = 0
 _before = 1
 _blas: Any = None  # restores the thread counts of NumPy's library for matrix products
 _forked = False
+_inside = threading.local()  # .here: whether this Python thread is inside already
 
 
 def _mark_forked() -> None:
     global _forked, _users
     _forked, _users = True, 0
+    _inside.here = False
 
 
 if hasattr(os, "register_at_fork"):
@@ -49,9 +51,10 @@ def thread_limit(work: float) -> Iterator[None]:
 
     In a forked child always: OpenMP's threads do not survive a fork, and a second team
     would wait for them for ever. Several Python threads may be inside at once; the count
-    found by the first is restored.
+    found by the first is restored. What is called inside (a callback that predicts during a
+    fit) leaves the count alone.
     """
-    if work >= SMALL_WORK and not _forked:
+    if (work >= SMALL_WORK and not _forked) or getattr(_inside, "here", False):
         yield
         return
     global _users, _before, _blas
@@ -61,9 +64,11 @@ def thread_limit(work: float) -> Iterator[None]:
             _blas = _blas_libraries().limit(limits=1)
         _users += 1
         torch.set_num_threads(1)
+    _inside.here = True
     try:
         yield
     finally:
+        _inside.here = False
         with _lock:
             _users -= 1
             torch.set_num_threads(_before)

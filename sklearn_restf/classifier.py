@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from sklearn_restf._base import ResidualTransformerBase
@@ -24,10 +23,17 @@ from sklearn_restf._losses import (
     probabilities,
     squared_error,
 )
-from sklearn_restf._parameters import instance_of, one_of
-from sklearn_restf._shards import class_weights, common_labels
+from sklearn_restf._parameters import Constraint, one_of, real
+from sklearn_restf._shards import common_labels, weighted_by_class
 from sklearn_restf._sklearn_callbacks import with_callbacks
 from sklearn_restf._targets import check_length
+
+WEIGHT = real(0.0)
+
+
+def is_class_weight(value: Any) -> bool:
+    """Tell whether `value` is a dict of finite weights >= 0."""
+    return isinstance(value, dict) and all(WEIGHT.holds(weight) for weight in value.values())
 
 
 class ResidualTransformerClassifier(ClassifierMixin, ResidualTransformerBase):
@@ -159,7 +165,7 @@ default="relu"
         the fitted attribute ``callbacks_``.
     class_weight : dict, "balanced" or None, default=None
         Weights by class, multiplied with the sample weights. "balanced": inversely
-        proportional to class frequencies.
+        proportional to class frequencies, in which samples count by their weights.
     random_state : int, RandomState instance or None, default=None
         Seed of the initial weights and of the validation split. Pass an int for the same model
         every time.
@@ -233,7 +239,7 @@ default="relu"
         "loss": [one_of("log_loss", "squared_error")],
         "class_weight": [
             one_of(None, "balanced"),
-            instance_of(dict, words="a dict of weights by class"),
+            Constraint(is_class_weight, "a dict of finite weights >= 0 by class"),
         ],
     }
 
@@ -470,8 +476,8 @@ or list of arrays of shape (n_tokens_i, features)
                 f"{input_name} has shape {shape}: {name} takes one label per sample, neither "
                 "multilabel nor multioutput targets. See sklearn.multioutput."
             )
+        y = column_or_1d(y, warn=True)  # which refuses sparse labels
         assert_finite_labels(y, input_name)
-        y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         check_length(y, tokens, input_name)
         return y
@@ -484,10 +490,7 @@ or list of arrays of shape (n_tokens_i, features)
     ) -> np.ndarray:
         if self.class_weight is None:
             return weight
-        class_weight = self.class_weight
-        if group.size > 1:
-            class_weight = class_weights(class_weight, y, group)
-        weight = weight * compute_sample_weight(class_weight, y)
+        weight = weighted_by_class(weight, y, self.class_weight, group)
         if not weight.any():
             raise ValueError(
                 f"class_weight={self.class_weight!r} leaves no sample a weight above zero."
@@ -506,8 +509,11 @@ or list of arrays of shape (n_tokens_i, features)
     def _encode_targets(
         self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"
     ) -> np.ndarray:
-        index = np.searchsorted(self.classes_, y)
-        known = self.classes_[np.minimum(index, len(self.classes_) - 1)] == y
+        try:
+            index = np.searchsorted(self.classes_, y)
+            known = self.classes_[np.minimum(index, len(self.classes_) - 1)] == y
+        except TypeError:  # labels of another kind, which do not compare
+            known = np.zeros(len(y), dtype=bool)
         if not known.all():
             raise ValueError(
                 f"{input_name} contains class labels that are not in classes_ = {self.classes_}: "
@@ -549,11 +555,19 @@ or list of arrays of shape (n_tokens_i, features)
 def assert_finite_labels(y: Any, input_name: str) -> None:
     """Raise when labels contain NaN, None or infinity."""
     values = np.asarray(y)
-    if values.dtype.kind == "f":
-        missing = np.isnan(values).any()
+    if values.dtype == object:
+        missing = any(is_missing(value) for value in values.ravel())
     else:
-        missing = values.dtype == object and any(v is None or v != v for v in values.ravel())
+        missing = bool((values != values).any())  # NaN and NaT
     if missing:
         raise ValueError(f"Input {input_name} contains NaN.")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError(f"Input {input_name} contains infinity.")
+
+
+def is_missing(label: Any) -> bool:
+    """Tell whether a label is None, NaN, NaT or NA."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # whether pandas' NA differs from itself is NA
+        return True

@@ -190,7 +190,7 @@ def binary_scores(graph: GraphBuilder, raw: str) -> str:
 def classes_for_onnx(classes: np.ndarray) -> np.ndarray:
     """Return the labels in a type that ONNX has: integers, floats, booleans or strings."""
     kind = classes.dtype.kind
-    if kind in "iu":
+    if kind in "iu" and classes[-1] <= np.iinfo(np.int64).max:
         return classes.astype(np.int64)
     if kind == "f":
         return classes.astype(np.float64)
@@ -199,6 +199,6 @@ def classes_for_onnx(classes: np.ndarray) -> np.ndarray:
     if kind in "UT" or (kind == "O" and all(isinstance(label, str) for label in classes)):
         return classes.astype(object)
     raise ValueError(
-        f"ONNX cannot hold labels such as {classes[0]!r}: fit on integers, floats, booleans or "
-        "strings."
+        f"ONNX cannot hold labels such as {classes[-1]!r}: fit on integers below 2**63, floats, "
+        "booleans or strings."
     )

@@ -427,12 +427,30 @@ or list of arrays of shape (n_tokens_i, features)
     def _learn_targets(
         self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
     ) -> None:
-        columns = self._columns(y, tokens)
+        mean, scale = self._target_moments(y, tokens, weight, group)
+        self._target = TargetScaling(mean, scale, self._is_single(y, tokens))
+        self.n_outputs_ = len(mean)
+
+    def _target_moments(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of each output (0 where constant)."""
         if self.pooling == "none" and tokens.lengths is not None:
             weight = np.repeat(weight, tokens.lengths)
-        mean, scale = weighted_moments(RawTokens(columns), weight, "y", group=group)
-        self._target = TargetScaling(mean, scale, self._is_single(y, tokens))
-        self.n_outputs_ = columns.shape[-1]
+        return weighted_moments(RawTokens(self._columns(y, tokens)), weight, "y", group=group)
+
+    def _refuse_other_targets(
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
+    ) -> None:
+        constant = self._target.scale == 0
+        if not self.warm_start or not constant.any():  # diagnose comes here as well
+            return
+        _, scale = self._target_moments(y, tokens, weight, group)
+        if len(scale) == self.n_outputs_ and scale[constant].any():
+            raise ValueError(
+                "warm_start=True cannot go on: y was constant in the fit before, and predictions "
+                "are in its units. Fit a clone, or set warm_start=False."
+            )
 
     def _encode_targets(
         self, y: np.ndarray, tokens: RawTokens, input_name: str = "y"

@@ -22,6 +22,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from sklearn_restf import diagnose
 from sklearn_restf.exceptions import DivergenceError
 from tests.cases_common import (
     SERIES,
@@ -433,6 +434,27 @@ def test_default_dtype_of_torch_is_respected_and_irrelevant(make, y, X, when):
             np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     finally:
         torch.set_default_dtype(default)
+
+
+@both
+@pytest.mark.parametrize(
+    "parameters",
+    [{"diagnostics": "full"}, {"n_layers": 2, "layer_norm": True, "learning_rate": "theory"}],
+    ids=["fused", "layers"],
+)
+def test_default_device_of_torch_is_respected_and_irrelevant(make, y, parameters):
+    """H8: a device that holds no numbers stands for any other than the estimator's."""
+    expected = make(max_iter=4, **parameters).fit(X2, y)
+    curve = diagnose(expected, X2, y, full=True).predicted_curve
+    torch.set_default_device("meta")
+    try:
+        estimator = make(max_iter=4, **parameters).fit(X2, y)
+        np.testing.assert_array_equal(outputs(estimator, X2), outputs(expected, X2))
+        np.testing.assert_array_equal(diagnose(estimator, X2, y, full=True).predicted_curve, curve)
+        assert next(estimator.module_.parameters()).device.type == "cpu"
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
 
 
 @both

@@ -3,7 +3,9 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from scipy.special import expit, logsumexp, softmax
 from sklearn.datasets import load_digits, load_iris
 from sklearn.metrics import accuracy_score
@@ -99,6 +101,26 @@ def test_balanced_means_equal_shares():
     np.testing.assert_allclose(estimator.predict_proba(np.ones((1, 2))), 0.5, rtol=1e-9)
 
 
+def test_balance_counts_samples_by_their_weights():
+    """A sample of weight 2 is two samples, here as well; of next to no weight, next to none."""
+    y, weight = Y_THREE, 1.0 + (np.arange(64) < 32)
+    one = make_classifier(class_weight="balanced").fit(X2D, y, sample_weight=weight)
+    rows = np.repeat(np.arange(64), weight.astype(int))
+    other = make_classifier(class_weight="balanced").fit(X2D[rows], y[rows])
+    np.testing.assert_allclose(one.predict_proba(X2D), other.predict_proba(X2D), rtol=1e-7)
+    absent = make_classifier(class_weight="balanced").fit(X2D[:32], y[:32])
+    faint = np.where(np.arange(64) < 32, 1.0, 1e-12)
+    near = make_classifier(class_weight="balanced").fit(X2D, y, sample_weight=faint)
+    np.testing.assert_allclose(near.predict_proba(X2D), absent.predict_proba(X2D), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e308])
+def test_only_ratios_of_class_weights_matter(scale):
+    scaled = make_classifier(class_weight={"neg": scale, "pos": scale}).fit(X2D, YC)
+    plain = make_classifier().fit(X2D, YC)
+    np.testing.assert_allclose(scaled.predict_proba(X2D), plain.predict_proba(X2D), rtol=1e-7)
+
+
 def test_names_of_the_classes_do_not_matter():
     one = make_classifier().fit(X2D, Y_THREE)
     other = make_classifier().fit(X2D, np.array(["x", "y", "z"])[Y_THREE])
@@ -123,6 +145,37 @@ def test_labels_that_are_not_finite_are_refused_without_other_noise(value):
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match=r"Input y contains (NaN|infinity)"):
             make_classifier().fit(X2D, np.where(np.arange(64) < 5, value, 1.0))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.Series(YC, dtype="string"),
+        pd.Series(YC, dtype="category"),
+        pd.Series(YC == "pos", dtype="boolean"),
+        pd.Series(pd.to_datetime(np.where(YC == "pos", "2025-01-01", "2026-01-01"))),
+        pd.Series(YC, dtype=object),
+    ],
+    ids=lambda labels: str(labels.dtype),
+)
+def test_missing_labels_of_pandas_are_called_so(labels):
+    y = labels.copy()
+    y[3] = pd.NA if y.dtype == object else None
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        make_classifier().fit(X2D, y)
+    with pytest.raises(ValueError, match="Input y_val contains NaN"):
+        make_classifier().fit(X2D, labels, X_val=X2D, y_val=y)
+
+
+@pytest.mark.parametrize("other", [YC.astype(object), YC], ids=["objects", "strings"])
+def test_labels_of_another_kind_are_unknown(other):
+    with pytest.raises(ValueError, match=r"y_val contains class labels .* \['neg' 'pos'\]"):
+        make_classifier().fit(X2D, Y_THREE, X_val=X2D, y_val=other)
+
+
+def test_sparse_labels_are_refused_as_such():
+    with pytest.raises(TypeError, match="Sparse data was passed for y"):
+        make_classifier().fit(X2D, sparse.csr_matrix(YC[:, None] == "pos"))
 
 
 @pytest.mark.parametrize("label", [None, "", b"bytes"], ids=repr)

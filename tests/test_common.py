@@ -35,7 +35,6 @@ SLOW = [
 OUT_OF_REACH = {
     "early_stopping=True": {_WEIGHTS: "a random validation set is drawn by rows, not by weight"},
     "early_stopping='last'": {_WEIGHTS: "the last rows are not the last weights"},
-    "class_weight='balanced'": {_WEIGHTS: "the balance is of samples, whatever their weights"},
     "dtype='float32'": {_WEIGHTS: "asks for more digits than single precision has"},
 }
 

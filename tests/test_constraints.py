@@ -1,12 +1,15 @@
 """Every constructor parameter: what it may be, and what the documentation says of it."""
 
 import inspect
+import json
+import pickle
 import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from tests.cases_common import X2, YC, YR, both, make_classifier, make_regressor
@@ -70,7 +73,10 @@ BAD = {
     "callbacks": (["progress", 3, True], ["skorch"]),
     "random_state": ([-1, 1.0, "0", True, 2**32, np.random.default_rng(0)], ["None", "int"]),
     "verbose": ([-1, "yes", None, 1.5], ["int", "0"]),
-    "class_weight": (["equal", 1, True, [1, 2]], ["None", "'balanced'", "dict"]),
+    "class_weight": (
+        ["equal", 1, True, [1, 2], {0: -1.0}, {0: np.nan}, {0: np.inf}, {0: "1"}],
+        ["None", "'balanced'", "dict"],
+    ),
 }
 #: Parameter -> unusual values that are fine.
 GOOD = {
@@ -126,6 +132,23 @@ def test_bad_value_is_refused_by_name_with_what_is_allowed(name, value):
 def test_unusual_but_sensible_value_is_accepted(name, value):
     for make, y in _makers(name):
         assert len(make(**{"max_iter": 1, name: value}).fit(X2, y).predict(X2)) == len(y)
+
+
+@pytest.mark.parametrize("number", [np.float32, Fraction])
+@pytest.mark.parametrize("diagnostics", [True, "full"])
+def test_numbers_of_other_libraries_end_as_plain_ones(number, diagnostics):
+    """As a search over NumPy's ranges passes them: the diagnostics are fit for JSON."""
+    names = ("residual_beta", "learning_rate", "momentum", "alpha", "tol", "init_scale")
+    numbers = {name: number(1 / 64) for name in names}
+    others = {"max_iter": np.int64(5), "d_ff": np.int64(8), "standardize": np.False_}
+    X = X2.astype(np.float64)
+    model = make_regressor(diagnostics=diagnostics, **numbers, **others).fit(X, YR)
+    plain = {name: float(value) for name, value in numbers.items()} | {"standardize": False}
+    same = make_regressor(**{"diagnostics": diagnostics} | others | plain).fit(X, YR)
+    np.testing.assert_array_equal(model.predict(X), same.predict(X))
+    seen = model.convergence_diagnostics_
+    assert json.loads(json.dumps(seen.to_dict())) == same.convergence_diagnostics_.to_dict()
+    assert seen.advice == same.convergence_diagnostics_.advice
 
 
 def test_message_has_readable_bounds():
@@ -253,3 +276,16 @@ def test_every_public_method_documents_its_arguments(cls):
         text = inspect.getdoc(method)
         for argument in list(inspect.signature(method).parameters)[1:]:
             assert re.search(rf"^(\w+, )*{argument}(, \w+)* : ", text, re.M), (name, argument)
+
+
+class _Short(BOTH[0]):
+    def __init__(self, residual_beta=0.5, max_iter=5):
+        super().__init__(residual_beta, max_iter=max_iter, tol=None, random_state=0)
+
+
+def test_a_subclass_may_have_fewer_parameters():
+    model = clone(_Short()).fit(X2, YR)
+    assert model.n_iter_ == 5
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X2), model.predict(X2))
+    with pytest.raises(ValueError, match="max_iter"):
+        _Short(max_iter=0).fit(X2, YR)

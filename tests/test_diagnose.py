@@ -163,6 +163,21 @@ def test_something_else_is_refused():
         diagnose({}, X)
 
 
+def test_unusable_input_of_a_module_is_named():
+    module = regressor().fit(X, Y).module_
+    for bad in (X[0], X[:, :, :2], X[:0]):
+        with pytest.raises(ValueError, match=r"X must be tokens of shape .*, 6\)"):
+            diagnose(module, bad)
+    with pytest.raises(ValueError, match=r"mask must have shape \(30, 5\), got \(30, 4\)"):
+        diagnose(module, X, mask=np.ones((30, 4), bool))
+
+
+@pytest.mark.parametrize("n_samples", [0, 1.5, "all", None])
+def test_n_samples_is_a_count(n_samples):
+    with pytest.raises(ValueError, match="n_samples must be an int >= 1"):
+        diagnose(regressor(), X, Y, n_samples=n_samples)
+
+
 def test_bad_parameters_are_refused_as_in_fit():
     with pytest.raises(ValueError, match="n_layers"):
         diagnose(regressor(n_layers=0), X, Y)

@@ -169,6 +169,11 @@ def test_unusable_validation_samples_are_named(estimator):
     for bad in (X * np.nan, X * 1j, X[0], X[:, :2]):
         with pytest.raises(ValueError, match="X_val"):
             estimator.fit(X, LABELS, X_val=bad, y_val=LABELS)
+    for windows in (X.reshape(6, 2, 2), X.reshape(6, 4, 1), list(X.reshape(6, 2, 2))):
+        with pytest.raises(ValueError, match=r"X_val: .* was fitted on"):
+            estimator.fit(X, LABELS, X_val=windows, y_val=LABELS)
+    with pytest.raises(ValueError, match="X_val has 6, y_val has 4"):
+        estimator.fit(X, LABELS, X_val=X, y_val=LABELS[:4])
 
 
 @pytest.mark.parametrize("name", ["alpha", "residual_beta", "ffn_residual_beta"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_restf import ResidualTransformerRegressor
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._input import RawTokens
 from sklearn_restf._targets import read_sample_weight, read_y_numeric
 
@@ -115,8 +115,23 @@ def test_targets_per_token():
     assert_array_equal(targets(y[..., None].tolist(), per_token=True), y[..., None])
     pieces = [np.array([1.0]), np.array([2.0, 3.0, 4.0]), np.array([5.0, 6.0])]
     assert_array_equal(targets(pieces, MANY, per_token=True), [1, 2, 3, 4, 5, 6])
+    held = np.empty(3, dtype=object)  # as an index makes of a list
+    held[:] = pieces
+    assert_array_equal(targets(held, MANY, per_token=True), [1, 2, 3, 4, 5, 6])
     columns = [piece[:, None] for piece in pieces]
     assert_array_equal(targets(columns, MANY, per_token=True)[:, 0], [1, 2, 3, 4, 5, 6])
+
+
+def test_tensors_that_are_no_arrays_are_refused_by_name():
+    X, y = normal(3, 2), np.arange(3)
+    empty = torch.empty(3, device="meta")  # nested tensors warn of being a prototype first
+    with pytest.raises(TypeError, match="X: a tensor that NumPy cannot hold"):
+        ResidualTransformerRegressor().fit(empty, y)
+    for estimator in (ResidualTransformerRegressor(), ResidualTransformerClassifier()):
+        with pytest.raises(TypeError, match="y: a tensor that NumPy cannot hold"):
+            estimator.fit(X, empty)
+        with pytest.raises(TypeError, match="sample_weight: a tensor that NumPy cannot hold"):
+            estimator.fit(X, y, sample_weight=empty)
 
 
 def test_padded_targets_per_token_ignore_what_is_padded():

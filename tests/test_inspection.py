@@ -1,14 +1,17 @@
 """The displays hold and draw the right numbers; images are tested by their data."""
 
 import math
+import pickle
 from importlib import import_module
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import BaggingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -177,7 +180,7 @@ def test_rates_are_written_with_two_digits_of_their_distance_from_one(rate, text
     assert format_rate(rate) == text
 
 
-@pytest.mark.parametrize("around", ["pipeline", "search", "target", "nested"])
+@pytest.mark.parametrize("around", ["pipeline", "search", "target", "nested", "frozen"])
 def test_estimators_inside_others(table, around):
     inner = ResidualTransformerRegressor(n_tokens=5, **FAST)
     outer = {
@@ -189,11 +192,26 @@ def test_estimators_inside_others(table, around):
             {"residualtransformerregressor__d_ff": [8]},
             cv=2,
         ),
+        "frozen": FrozenEstimator(make_pipeline(StandardScaler(), inner).fit(*table)),
     }[around].fit(*table)
     X, _ = table
     assert len(ConvergenceDisplay.from_estimator(outer).loss) == 31
     assert SpectrumDisplay.from_estimator(outer, X).Z_end.shape == (1, 60, 5)
     assert AttentionDisplay.from_estimator(outer, X).attention.shape == (5, 5)
+
+
+def test_displays_can_be_pickled(table, search):
+    """Drawn or not: to be kept with a run, say."""
+    X, y = table
+    model = ResidualTransformerRegressor(max_iter=2, tol=None, random_state=0).fit(X, y)
+    for display in (
+        ConvergenceDisplay.from_estimator(model),  # whose axis spans few decades
+        SpectrumDisplay.from_estimator(model, X),
+        AttentionDisplay.from_estimator(model, X),
+        BetaSweepDisplay.from_search(search),
+    ):
+        loaded = pickle.loads(pickle.dumps(display))
+        assert vars(loaded).keys() == vars(display).keys()
 
 
 def test_pipeline_passes_transformed_samples(table):
@@ -215,6 +233,9 @@ def test_unusable_estimators(table):
         ConvergenceDisplay.from_estimator(make_pipeline(ResidualTransformerRegressor()))
     with pytest.raises(TypeError, match=r"Expected a fitted .*; got Ridge\."):
         SpectrumDisplay.from_estimator(Ridge().fit(X, y), X)
+    several = BaggingRegressor(ResidualTransformerRegressor(**FAST), n_estimators=2).fit(X, y)
+    with pytest.raises(TypeError, match=r"Expected a fitted .*; got BaggingRegressor\."):
+        ConvergenceDisplay.from_estimator(several)
 
 
 # --- SpectrumDisplay ------------------------------------------------------------------
@@ -347,6 +368,8 @@ def test_tokens_of_a_table_are_named_after_its_features(table, n_tokens, names):
     assert AttentionDisplay.from_estimator(model.fit(frame, y), frame).token_names == names
     pipeline = make_pipeline(StandardScaler(), model).fit(frame, y)
     assert AttentionDisplay.from_estimator(pipeline, frame).token_names == names
+    target = TransformedTargetRegressor(pipeline, transformer=StandardScaler()).fit(frame, y)
+    assert AttentionDisplay.from_estimator(target, frame).token_names == names
     unnamed = AttentionDisplay.from_estimator(model.fit(X, y), X).token_names
     assert unnamed[0].startswith("x0")
 
@@ -477,6 +500,9 @@ def test_searches_of_other_kinds(table):
     assert BetaSweepDisplay.from_search(classes).score_name == "accuracy"
     unfitted = GridSearchCV(model, grid, cv=2, refit=False).fit(X, y)
     assert BetaSweepDisplay.from_search(unfitted).panels_ == ["score"]
+    for grids in ([grid, {"d_ff": [4]}], [{"d_ff": [4]}, grid]):
+        among_others = GridSearchCV(model, grids, cv=2).fit(X, y)
+        assert list(BetaSweepDisplay.from_search(among_others).betas) == BETAS
 
 
 @pytest.mark.parametrize("kind", [ResidualTransformerRegressorCV, ResidualTransformerClassifierCV])

@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import warnings
 
 import joblib
 import numpy as np
@@ -39,6 +41,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils import estimator_html_repr
 
+from sklearn_restf import ResidualTransformerClassifierCV, ResidualTransformerRegressorCV
 from tests.cases_common import (
     X2D,
     X3D,
@@ -86,6 +89,27 @@ def test_search_in_threads_finds_the_same(make, y):
     np.testing.assert_array_equal(
         one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"]
     )
+
+
+@both
+def test_sweep_in_threads_leaves_warnings_as_they_were(make, y):
+    """Filters, and who shows them; each model's warnings are counted once."""
+    regression = make is make_regressor
+    sweep = ResidualTransformerRegressorCV if regression else ResidualTransformerClassifierCV
+    model = sweep(BETAS["residual_beta"], cv=4, n_jobs=4, max_iter=3, chunk_size=40, random_state=0)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        before = list(warnings.filters), warnings.showwarning
+        clone(model).set_params(n_jobs=1).fit(X, y)
+        with joblib.parallel_backend("threading"):
+            for _ in range(3):
+                model.fit(X, y)
+        assert (warnings.filters, warnings.showwarning) == before
+        warnings.warn("seen as ever", UserWarning, stacklevel=1)
+    *told, last = [str(warning.message) for warning in shown]
+    assert re.match(r"\d+ of 12 cross-validation fits", told[0])
+    assert told == told[: len(told) // 4] * 4
+    assert last == "seen as ever"
 
 
 @both

@@ -226,6 +226,9 @@ def test_unusable_arguments(rng):
     classifier.fit(X, np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]")[np.arange(30) % 2])
     with pytest.raises(ValueError, match="cannot hold labels"):
         to_onnx(classifier)
+    classifier.fit(X, np.array([1, 2**63], dtype=np.uint64)[np.arange(30) % 2])  # hashes, say
+    with pytest.raises(ValueError, match=r"cannot hold labels such as .*9223372036854775808"):
+        to_onnx(classifier)
 
 
 def test_missing_package_is_named(rng, monkeypatch):

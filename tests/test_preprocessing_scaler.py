@@ -126,6 +126,24 @@ def test_padding_is_neither_counted_nor_changed(X3):
             )
 
 
+@pytest.mark.parametrize("value", [0.1, np.float64(0.1), np.nan])
+def test_padding_of_flattened_windows_and_of_single_precision(X3, value):
+    padded = X3.astype(np.float32)
+    padded[:20, 4:] = value
+    expected = TokenStandardScaler().fit([*padded[:20, :4], *padded[20:]])
+    windows = TokenStandardScaler(padding_value=value).fit(padded)
+    np.testing.assert_allclose(windows.mean_, expected.mean_, rtol=1e-9)
+    scaled = windows.transform(padded)
+    np.testing.assert_array_equal(scaled[:20, 4:], padded[:20, 4:])
+    flat = TokenStandardScaler(3, padding_value=value)
+    np.testing.assert_array_equal(
+        flat.fit_transform(padded.reshape(40, -1)), scaled.reshape(40, -1)
+    )
+    table = TokenStandardScaler(padding_value=value)  # rows of numbers, none of them padding
+    rows = np.full((4, 2), 0.1) if np.isfinite(value) else np.ones((4, 2))
+    np.testing.assert_array_equal(table.fit_transform(rows), np.zeros((4, 2)))
+
+
 def test_nan_is_left_out_and_left_in(X3):
     X3[::3, 2, 1] = np.nan
     X3[:, :, 2] = np.nan

@@ -8,8 +8,10 @@ import threading
 import numpy as np
 import pytest
 import torch
+from skorch.callbacks import Callback
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._input import RawTokens
 from sklearn_restf._threads import SMALL_WORK, thread_limit, work_per_pass
 from tests.random_modules import make_config
@@ -51,9 +53,25 @@ def test_restored_after_an_error(two_threads):
 
 
 def test_nested(two_threads):
-    with thread_limit(0), thread_limit(0):
+    with thread_limit(0):
+        with thread_limit(0):
+            assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
+
+
+def test_a_callback_that_predicts_leaves_the_threads_of_the_fit_alone(two_threads):
+    X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20.0)
+    fitted = ResidualTransformerRegressor(max_iter=2, tol=None).fit(X, y)
+    seen = []
+
+    class Predicting(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            fitted.predict(X)
+            seen.append(torch.get_num_threads())
+
+    ResidualTransformerRegressor(max_iter=3, tol=None, callbacks=[Predicting()]).fit(X, y)
+    assert seen == [1, 1, 1]
 
 
 def test_several_threads_at_once(two_threads):

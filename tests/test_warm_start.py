@@ -173,6 +173,20 @@ def test_other_number_of_outputs_is_refused():
         estimator.fit(X2D, np.c_[YR, YR])
 
 
+def test_a_constant_target_cannot_be_taken_to_another():
+    """The predictions of such a model are that constant, whatever its weights."""
+    estimator = make_regressor(warm_start=True).fit(X2D, np.full(64, 3.0))
+    estimator.fit(X2D, np.full(64, 3.0))
+    with pytest.raises(ValueError, match="cannot go on: y was constant"):
+        estimator.fit(X2D, YR)
+    np.testing.assert_array_equal(estimator.predict(X2D), 3.0)
+    two = np.column_stack([YR, np.ones(64)])
+    estimator.set_params(warm_start=False).fit(X2D, two)
+    estimator.set_params(warm_start=True).fit(X2D, two)
+    with pytest.raises(ValueError, match="cannot go on: y was constant"):
+        estimator.fit(X2D, two[:, ::-1])
+
+
 def test_other_classes_are_refused_fewer_are_fine():
     y = np.digitize(YR, [-1, 1])
     estimator = make_classifier(warm_start=True).fit(X2D, y)

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._device import cpu_by_default
 from sklearn_restf._state import build_module
 from sklearn_restf.inspection._drawing import single_axes
-from sklearn_restf.inspection._estimators import token_batch, unwrap
+from sklearn_restf.inspection._estimators import estimator_inside, token_batch, unwrap
 
 MOST_TICKS = 24  # names on an axis; of more tokens every second, third ... is named
 MOST_VALUES = 8  # tokens up to which the weights are written into the cells
@@ -78,6 +79,7 @@ class AttentionDisplay:
         self.name = name
 
     @classmethod
+    @cpu_by_default()
     def from_estimator(
         cls,
         estimator: Any,
@@ -226,7 +228,8 @@ def feature_names(estimator: Any, model: ResidualTransformerBase) -> list[str] |
     """Return the names of the features of a table, from the model or the steps before it."""
     if hasattr(model, "feature_names_in_"):
         return list(map(str, model.feature_names_in_))
-    estimator = getattr(estimator, "best_estimator_", estimator)
+    while (inside := estimator_inside(estimator)) is not None:
+        estimator = inside
     steps = getattr(estimator, "steps", [])
     if len(steps) < 2 or not all(hasattr(step, "get_feature_names_out") for _, step in steps[:-1]):
         return None

@@ -69,7 +69,7 @@ def log_scale(ax: Any) -> None:
     between = (2, 3, 5) if high > 5 * low else (1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     ax.yaxis.set_minor_locator(ticker.LogLocator(subs=between))
     for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-        set_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+        set_formatter(ticker.StrMethodFormatter("{x:g}"))
 
 
 def beta_colors(betas: Sequence[float] | np.ndarray) -> list[Any]:

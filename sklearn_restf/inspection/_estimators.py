@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -35,15 +36,24 @@ def unwrap(estimator: Any, X: Any = None) -> tuple[ResidualTransformerBase, Any]
                 X = estimator[:-1].transform(X)
             estimator = estimator[-1]
             continue
-        inside = [getattr(estimator, name) for name in INSIDE if hasattr(estimator, name)]
-        if not inside:
+        inside = estimator_inside(estimator)
+        if inside is None:
             raise TypeError(
                 "Expected a fitted ResidualTransformerRegressor or ResidualTransformerClassifier, "
                 f"alone, in a Pipeline or in a search with refit=True; got {outer}."
             )
-        estimator = inside[0]
+        estimator = inside
     check_is_fitted(estimator)
     return estimator, X
+
+
+def estimator_inside(estimator: Any) -> Any:
+    """Return the one fitted estimator in a meta-estimator, or None."""
+    if isinstance(estimator, FrozenEstimator):
+        return estimator.estimator
+    if hasattr(estimator, "estimators_"):  # an ensemble: its estimator_ is a template
+        return None
+    return next((getattr(estimator, name) for name in INSIDE if hasattr(estimator, name)), None)
 
 
 def token_batch(

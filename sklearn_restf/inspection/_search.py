@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,11 @@ def read_search(search: Any) -> SweepResult:
             f"{type(search).__name__}. For fitted models there is from_estimators."
         )
     candidates = results["params"]
-    key = next((name for name in candidates[0] if is_beta(name)), None)
+    key = next((name for params in candidates for name in params if is_beta(name)), None)
     if key is None:
         raise ValueError(
             "The search was not over residual_beta; its parameters are "
-            f"{', '.join(map(repr, candidates[0]))}."
+            f"{', '.join(map(repr, dict.fromkeys(chain(*candidates))))}."
         )
     metric = search.refit if getattr(search, "multimetric_", False) else "score"
     if f"mean_test_{metric}" not in results:
@@ -72,6 +73,8 @@ def read_search(search: Any) -> SweepResult:
     resources = np.asarray(results.get("iter", np.zeros(len(mean))))  # of a halving search
     chosen: dict[float, int] = {}
     for i, candidate in enumerate(candidates):
+        if key not in candidate:  # of another grid in the list
+            continue
         beta = float(candidate[key])
         rank = (resources[i], np.nan_to_num(mean[i], nan=-np.inf))
         j = chosen.get(beta)

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sklearn_restf._base import ResidualTransformerBase
+from sklearn_restf._device import cpu_by_default
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._spectra import singular_values
 from sklearn_restf._state import NumpyState, build_module, initial_state
@@ -86,6 +87,7 @@ class SpectrumDisplay:
         self.layers = list(range(1, n_layers + 1)) if layers is None else list(layers)
 
     @classmethod
+    @cpu_by_default()
     def from_estimator(
         cls,
         estimator: Any,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
-from sklearn_restf.preprocessing._sequences import padding_mask
+from sklearn_restf._input import real_token_mask
 
 
 def check_weights(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray:
@@ -78,8 +78,7 @@ def moments(
     for rows, chunk in chunks:
         x = chunk.reshape(-1, n_channels).astype(np.float64)
         present = ~np.isnan(x)
-        if padding_value is not None:
-            present &= ~padding_mask(x, padding_value)[:, None]
+        present &= real_token_mask(chunk, padding_value).reshape(-1, 1)
         w = np.repeat(weights[rows], chunk.shape[1])[:, None] * present
         x[~present] = 0.0
         w_chunk = w.sum(axis=0)

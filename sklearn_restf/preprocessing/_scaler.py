@@ -11,14 +11,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_restf._input import real_token_mask
 from sklearn_restf.preprocessing._moments import check_weights, moments
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
-from sklearn_restf.preprocessing._sequences import (
-    check_sequences,
-    is_ragged,
-    padding_mask,
-    to_numpy,
-)
+from sklearn_restf.preprocessing._sequences import check_sequences, is_ragged, to_numpy
 
 # Values converted to float64 at a time: bounds the memory taken beside the input and the output,
 # which matters because windows are often views many times larger than the memory behind them.
@@ -43,8 +39,9 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
     with_std : bool, default=True
         Scale each channel to unit standard deviation. A constant channel is only centred.
     padding_value : float or None, default=None
-        A token of 3-D input whose channels all equal this value (NaN allowed) is padding: it does
-        not enter the statistics and passes through unchanged. None: no token is padding.
+        A token of 3-D input, or of flattened windows, whose channels all equal this value (NaN
+        allowed) is padding: it does not enter the statistics and passes through unchanged. None:
+        no token is padding.
 
     Attributes
     ----------
@@ -130,7 +127,7 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         # Relative weights, so that rescaling all of them cannot change what counts as constant.
         unit = weights.max()
         total, mean, sum_squares = moments(
-            self._chunks(values, form), weights / unit, n_channels, self.padding_value
+            self._chunks(values, form), weights / unit, n_channels, self._padding(form)
         )
         seen = total > 0
         self.var_ = np.divide(sum_squares, total, out=np.zeros(n_channels), where=seen)
@@ -266,11 +263,8 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
             return [function(sequence).astype(sequence.dtype) for sequence in values]
         output = np.empty(values.shape, dtype=values.dtype)
         for rows, chunk in self._chunks(values, form):
-            mapped = function(chunk)
-            if form == "3d" and self.padding_value is not None:
-                padding = padding_mask(chunk, self.padding_value)
-                mapped[padding] = chunk[padding]
-            output[rows] = mapped
+            real = real_token_mask(chunk, self._padding(form))
+            output[rows] = np.where(real[..., None], function(chunk), chunk)
         if form == "2d":
             output = output.reshape(len(output), -1)
         if not contain or output.ndim != 2:
@@ -279,6 +273,11 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         if len(names) != output.shape[1]:  # fitted on tokens, given flattened windows
             names = [f"x{i}" for i in range(output.shape[1])]
         return self._contain(output, X, names)
+
+    def _padding(self, form: str) -> float | None:
+        """Return the padding value where there may be padding: in windows, flattened or not."""
+        windows = form == "3d" or (form == "2d" and self.token_dim is not None)
+        return self.padding_value if windows else None
 
     def _scale(self, values: np.ndarray) -> np.ndarray:
         """Centre and scale in float64."""

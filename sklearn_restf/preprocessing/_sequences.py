@@ -74,9 +74,3 @@ def check_sequences(X: Any, n_channels: int | None, owner: str) -> list[np.ndarr
     if expected == 0:
         raise ValueError("X has sequences of 0 channels: at least one is required.")
     return sequences
-
-
-def padding_mask(values: np.ndarray, padding_value: float) -> np.ndarray:
-    """Tokens (last axis: channels) whose channels all equal the padding value."""
-    equal = np.isnan(values) if np.isnan(padding_value) else values == padding_value
-    return equal.all(axis=-1)
