@@ -183,7 +183,7 @@ default="relu"
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the columns, if X was a DataFrame with string names.
     n_outputs_ : int
-        1: one label per sample.
+        Number of outputs.
     n_tokens_ : int or None
         Tokens per sample; None for ragged input.
     n_iter_ : int
