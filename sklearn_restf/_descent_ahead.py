@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -55,8 +55,21 @@ def choose_descent(
     return GradientDescent(objective, **rule)
 
 
+class Tensors:
+    """Copying for dataclasses of tensors."""
+
+    def clone(self) -> Self:
+        """Copy all tensors."""
+        return type(self)(*(getattr(self, f.name).clone() for f in fields(self)))  # type: ignore[arg-type]
+
+    def copy_(self, other: Self) -> None:
+        """Take over the values of another."""
+        for f in fields(self):  # type: ignore[arg-type]
+            getattr(self, f.name).copy_(getattr(other, f.name))
+
+
 @dataclass
-class State:
+class State(Tensors):
     """What the next trial depends on, on the device; `gradient` and `theta` are the objective's."""
 
     theta: Tensor
@@ -67,15 +80,6 @@ class State:
     loss: Tensor
     best_theta: Tensor
     best_value: Tensor  # of the loss, or of that on the validation samples
-
-    def clone(self) -> State:
-        """Copy all tensors."""
-        return State(*(getattr(self, f.name).clone() for f in fields(self)))
-
-    def copy_(self, other: State) -> None:
-        """Take over the values of another state."""
-        for f in fields(self):
-            getattr(self, f.name).copy_(getattr(other, f.name))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ each model is frozen where it ends, and the others go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ CODES = {reason: float(code) for code, reason in enumerate(REASONS)}
 
 
 @dataclass
-class State:
+class State(_descent_ahead.Tensors):
     """What the next trial depends on, on the device; one row, or one number, a model."""
 
     theta: Tensor
@@ -42,20 +42,11 @@ class State:
     criterion: Tensor  # what stopping watches, by iteration
     best_so_far: Tensor  # its running minimum
 
-    def clone(self) -> State:
-        """Copy all tensors."""
-        return State(*(getattr(self, f.name).clone() for f in fields(self)))
-
     def update(self, chosen: Tensor, **values: Tensor) -> None:
         """Put new values in place of those of the chosen models."""
         for name, new in values.items():
             old = getattr(self, name)
             torch.where(chosen.view(-1, *[1] * (old.ndim - 1)), new, old, out=old)
-
-    def copy_(self, other: State) -> None:
-        """Take over the values of another state."""
-        for f in fields(self):
-            getattr(self, f.name).copy_(getattr(other, f.name))
 
 
 class DeviceStackedDescent(StackedDescent):
@@ -195,13 +186,9 @@ class DeviceStackedDescent(StackedDescent):
             ended = torch.where(done, CODES[name], ended)
         if not self.guarded:
             limit = BLOW_UP * self._first_loss.clamp(min=1.0)
-            ended = torch.where(value_exceeds(state.loss, limit), CODES["diverged"], ended)
+            bounded = state.loss <= limit  # which NaN is not
+            ended = torch.where(bounded, ended, CODES["diverged"])
         if tol is not None:
             stationary = (norm == 0) & (ended == 0)
             ended = torch.where(stationary, CODES["stationary"], ended)
         return torch.where(accepted, ended, 0.0)
-
-
-def value_exceeds(value: Tensor, limit: Tensor) -> Tensor:
-    """Tell where a value is above a limit, or not a number."""
-    return ~(value <= limit)
