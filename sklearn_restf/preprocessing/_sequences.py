@@ -52,6 +52,8 @@ def check_sequences(X: Any, n_channels: int | None, owner: str) -> list[np.ndarr
         element = to_numpy(element)
         try:
             array = np.asarray(element)
+            if np.iscomplexobj(array):
+                raise ValueError("complex numbers are not supported.")
             if array.dtype != np.float32:
                 array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -78,5 +80,8 @@ def check_sequences(X: Any, n_channels: int | None, owner: str) -> list[np.ndarr
 
 def padding_mask(values: np.ndarray, padding_value: float) -> np.ndarray:
     """Tokens (last axis: channels) whose channels all equal the padding value."""
-    equal = np.isnan(values) if np.isnan(padding_value) else values == padding_value
+    if np.isnan(padding_value):
+        return np.isnan(values).all(axis=-1)
+    with np.errstate(over="ignore"):  # in the precision of the values, as whoever padded them
+        equal = values == float(padding_value)
     return equal.all(axis=-1)
