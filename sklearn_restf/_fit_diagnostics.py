@@ -17,6 +17,8 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._module_input import module_tokens
+from sklearn_restf._parameters import BOOL, check_parameters, integer
 from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
@@ -263,6 +265,11 @@ def diagnose(
     >>> weak.condition_ratio < strong.condition_ratio
     True
     """
+    check_parameters(
+        "diagnose",
+        {"n_samples": n_samples, "full": full},
+        {"n_samples": [integer(1)], "full": [BOOL]},
+    )
     if full and y is None:
         raise ValueError("full=True predicts the loss and needs the targets: pass y.")
     if isinstance(estimator_or_module, ResidualTransformer):
@@ -303,12 +310,11 @@ def _diagnose_module(
     state = {
         name: value.detach().cpu().double().numpy() for name, value in module.named_parameters()
     }
-    values = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
-    real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
+    values, real = module_tokens(module.config, X, mask)
     return _spectral_only(
         build_module(module.config, state),
-        values[:n_samples].to(torch.float64),
-        real,
+        values[:n_samples],
+        None if real is None else real[:n_samples],
         "a module has no targets",
         residual_beta=module.config.residual_beta,
         settings={"pooling": module.config.pooling, "n_layers": module.config.n_layers},
