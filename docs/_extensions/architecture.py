@@ -26,7 +26,7 @@ ROOMS = {
     "monitor for any net": ("callbacks",),
     "estimators": ("regressor", "classifier", "_theorem"),
     "fit, step by step": (
-        *("_base", "_constraints", "_parameters", "_reporting", "_samples", "_prediction"),
+        *("_base", "_constraints", "_reporting", "_samples", "_prediction"),
         *("_fitted", "_sklearn_callbacks", "_skorch_callbacks", "_validation_split", "_shards"),
     ),
     "diagnostics": (
@@ -44,7 +44,9 @@ ROOMS = {
     ),
     "input to tokens": ("_input", "_tokens", "_targets"),
     "several processes": ("_collective", "distributed"),
-    "ground": ("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps"),
+    "ground": (
+        *("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps", "_parameters"),
+    ),
     "preprocessing": ("preprocessing",),
     "data sets": ("datasets",),
 }  # fmt: skip
