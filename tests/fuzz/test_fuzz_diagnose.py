@@ -49,6 +49,8 @@ def diagnoses(draw):
     with_y = arguments.get("full", False) or not rarely(draw)
     spoilt = {name for name in case.spoilt("fit") if name not in UNSEEN}
     spoilt -= set() if with_y else {"y", "pooling"}
+    if case.fit["y"] is None and not arguments.get("full"):  # a diagnosis can do without
+        spoilt -= {"y"}
     if not spoilt:
         spoilt = spoil(draw, OPTIONS, arguments)
     return case, arguments, with_y, rarely(draw, 3), spoilt
