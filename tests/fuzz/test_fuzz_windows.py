@@ -35,7 +35,7 @@ INVALID = {
     "frame": ODD,
     "target": [None, "nothing", 99, [], ["nothing"], 1.5, ("c0", "nothing"), {}, [[0]]],
     "features": [["nothing"], [99], 3, "nothing", [], [None], [[0]], True],
-    "time": ["nothing", 99, [1.0], [1.0, 2.0], 1.5, {}, [["a"]]],
+    "time": ["nothing", 99, np.arange(99.0), 1.5, {}, [["a"]]],
 }
 SLIDE_INVALID = {
     "window": NO_COUNT,
