@@ -117,6 +117,13 @@ def test_gaps_between_stamps_of_any_unit():
         assert windows.index.tolist() == [unit * 2.0, unit * 9.0]
 
 
+def test_the_most_frequent_step_in_floating_point_is_counted_up_to_rounding():
+    stamps = 0.1 * np.array([1, 2, 3, 4, 5, 6, 56, 57, 58, 108, 158])  # steps of 5.0 are all equal
+    frame = np.arange(11.0)[:, None]
+    windows = make_windows(frame, 0, window=1, horizon=1, time=stamps)
+    assert windows.y.tolist() == [1, 2, 3, 4, 5, 7, 8]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("drop_gaps", "no"), ("target", "z"), ("features", []), ("features", ["z"]), ("time", ["x"])],

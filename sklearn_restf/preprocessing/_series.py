@@ -305,11 +305,13 @@ def segments(stamps: np.ndarray) -> np.ndarray:
     if steps.dtype.kind == "m":
         steps = steps.astype(np.int64)
     values, counts = np.unique(steps, return_counts=True)
-    modal = values[counts.argmax()]
     if steps.dtype.kind == "f":
-        # Stamps computed in floating point (0.1, 0.2, 0.30000000000000004) differ by rounding only.
+        # Stamps computed in floating point (0.1, 0.2, 0.30000000000000004) differ by rounding only:
+        # steps that do are one step, both where they are counted and where they are compared.
         rounding = 4 * np.spacing(np.abs(stamps[[0, -1]]).max())
+        kind = np.cumsum(np.diff(values, prepend=values[0]) > 1e-6 * values + rounding)
+        modal = np.median(values[kind == np.bincount(kind, counts).argmax()])
         gap = np.abs(steps - modal) > 1e-6 * modal + rounding
     else:
-        gap = steps != modal
+        gap = steps != values[counts.argmax()]
     return np.concatenate([[0], np.cumsum(gap)])
