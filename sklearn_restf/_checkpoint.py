@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,10 @@ class TrainingCheckpoint(Callback):
                 "every of TrainingCheckpoint must be a whole number of iterations, at least 1; "
                 f"got every={self.every!r}."
             )
+        if not isinstance(self.path, str | os.PathLike) or Path(self.path).is_dir():
+            raise ValueError(
+                f"path of TrainingCheckpoint must be the path of a file; got path={self.path!r}."
+            )
         self.resumed_from_ = 0
         self._complained = False
         return self
@@ -146,6 +152,10 @@ def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint; no code in it is run."""
     content = io.BytesIO(path.read_bytes())
     try:
+        with zipfile.ZipFile(content) as parts:  # torch itself does not look at the checksums
+            if broken := parts.testzip():
+                raise ValueError(f"the checksum of {broken} is wrong")
+        content.seek(0)
         state = torch.load(content, map_location="cpu", weights_only=True)
         version = state["format_version"]
     except Exception as error:  # torch has no exception of its own for this

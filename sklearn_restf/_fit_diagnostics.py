@@ -18,7 +18,8 @@ from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._local_prediction import prediction_of_run, prediction_without_run
 from sklearn_restf._losses import Loss, squared_error
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
-from sklearn_restf._parameters import integer, plain
+from sklearn_restf._module_input import module_tokens
+from sklearn_restf._parameters import BOOL, check_parameters, integer, plain
 from sklearn_restf._pooled_samples import FULL_FIELDS, join, pool_ranks
 from sklearn_restf._reference_losses import collapse_floor, penalty_share, trivial_loss
 from sklearn_restf._state import build_module
@@ -29,7 +30,6 @@ from sklearn_restf.exceptions import RankCollapseWarning
 
 CPU = torch.device("cpu")
 OFF = "diagnostics=False"
-COUNT = integer(1)
 # the parameters that the advice speaks of
 SETTINGS = ("learning_rate", "momentum", "alpha", "standardize", "max_iter")
 
@@ -267,10 +267,13 @@ def diagnose(
     >>> weak.condition_ratio < strong.condition_ratio
     True
     """
+    check_parameters(
+        "diagnose",
+        {"n_samples": n_samples, "full": full},
+        {"n_samples": [integer(1)], "full": [BOOL]},
+    )
     if full and y is None:
         raise ValueError("full=True predicts the loss and needs the targets: pass y.")
-    if not COUNT.holds(n_samples):
-        raise ValueError(f"n_samples must be {COUNT.words}, got {n_samples!r}.")
     if isinstance(estimator_or_module, ResidualTransformer):
         return _diagnose_module(estimator_or_module, X, mask, n_samples)
     if not hasattr(estimator_or_module, "_prepare_diagnosis"):
@@ -309,20 +312,11 @@ def _diagnose_module(
     state = {
         name: value.detach().cpu().double().numpy() for name, value in module.named_parameters()
     }
-    values = X.detach().cpu() if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
-    width = module.config.token_width
-    if values.ndim != 3 or values.shape[2] != width or not len(values):
-        raise ValueError(
-            f"X must be tokens of shape (n_samples, n_tokens, {width}) for this module, got "
-            f"{tuple(values.shape)}."
-        )
-    if mask is not None and np.shape(mask) != values.shape[:2]:
-        raise ValueError(f"mask must have shape {tuple(values.shape[:2])}, got {np.shape(mask)}.")
-    real = None if mask is None else torch.as_tensor(np.asarray(mask)[:n_samples])
+    values, real = module_tokens(module.config, X, mask)
     return _spectral_only(
         build_module(module.config, state),
-        values[:n_samples].to(torch.float64),
-        real,
+        values[:n_samples],
+        None if real is None else real[:n_samples],
         "a module has no targets",
         residual_beta=module.config.residual_beta,
         settings={"pooling": module.config.pooling, "n_layers": module.config.n_layers},

@@ -145,7 +145,7 @@ class FittedEstimator(BaseEstimator):
             return result
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
+        state = dict(super().__getstate__())  # a copy: what comes may be the very __dict__
         state.pop("_fitted_callbacks", None)
         return state
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from sklearn_restf._module import ModuleConfig, ResidualTransformer
+from sklearn_restf._parameters import is_bool
 from sklearn_restf._tokens import TokenLayout
 from sklearn_restf.pretrained import gpt2_block_state
 
@@ -42,6 +43,8 @@ def initial_state(
     ``init="xavier"`` with s = `init_scale`; biases are zero, LayerNorm weights one. Any other
     `init` names a GPT-2 model, whose weights take the place of the blocks' Gaussian draws.
     """
+    # first, as weights that do not fit would else be drawn in vain, in whatever size they claim
+    pretrained = {} if init in ("gaussian", "xavier") else gpt2_block_state(init, config)
     try:
         module = ResidualTransformer(config)
     except RuntimeError as error:  # torch's word for it
@@ -69,9 +72,7 @@ def initial_state(
         # narrow groups are padded with zero columns: their weights must not count as weights
         for group, width in enumerate(group_widths(config)):
             state["embedding_weight"][group, width:] = 0.0
-    if init not in ("gaussian", "xavier"):
-        state.update(gpt2_block_state(init, config))
-    return state
+    return state | pretrained
 
 
 def build_module(
@@ -121,7 +122,9 @@ class FittedModel:
 
 def migrate(state: dict[str, Any]) -> dict[str, Any]:
     """Bring what a file holds into the present format; refuse what is newer."""
-    version = state["format_version"]
+    version = state.get("format_version") if isinstance(state, dict) else None
+    if is_bool(version) or not isinstance(version, int) or version < 1:
+        raise ValueError("This is no model of sklearn-restf, or the file is damaged.")
     if version > FORMAT_VERSION:
         raise ValueError(
             f"This model was saved by a newer sklearn-restf (its format is {version}, known here "

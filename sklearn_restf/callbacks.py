@@ -15,12 +15,27 @@ from torch import Tensor, nn
 from sklearn_restf._checkpoint import TrainingCheckpoint
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._module import Block, LayerOutput
+from sklearn_restf._parameters import (
+    BOOL,
+    check_parameters,
+    instance_of,
+    integer,
+    one_of,
+    real,
+)
 from sklearn_restf._rates import measure_rate
 from sklearn_restf._spectra import Spectra, spectra
 from sklearn_restf._training import FullBatchNet
 
 __all__ = ["ConvergenceMonitor", "TrainingCheckpoint"]
 
+MONITOR_CONSTRAINTS = {
+    "module": [one_of(None), instance_of(str, words="a str")],
+    "residual_beta": [real()],
+    "batch_first": [BOOL],
+    "n_samples": [integer(1)],
+    "every": [integer(1)],
+}
 SPECTRAL = ("sigma_min", "norm", "condition_ratio", "rank1_residual", "effective_rank")
 
 
@@ -111,11 +126,7 @@ class ConvergenceMonitor(Callback):
         self : ConvergenceMonitor
             The callback itself, as skorch expects.
         """
-        if self.every < 1 or self.n_samples < 1:
-            raise ValueError(
-                "every and n_samples of ConvergenceMonitor must be at least 1; got "
-                f"every={self.every!r}, n_samples={self.n_samples!r}."
-            )
+        check_parameters("ConvergenceMonitor", vars(self), MONITOR_CONSTRAINTS)
         self.epochs_: list[int] = []
         self.spectra_: dict[str, list[float]] = {name: [] for name in SPECTRAL}
         self.singular_values_: list[np.ndarray] = []

@@ -498,7 +498,8 @@ or list of arrays of shape (n_tokens_i, features)
         return weight
 
     def _placeholder_targets(self, tokens: RawTokens) -> np.ndarray:
-        return np.zeros(tokens.n_samples, dtype=int)
+        known = getattr(self, "classes_", np.zeros(1, dtype=int))  # of a fitted one
+        return np.repeat(known[:1], tokens.n_samples)
 
     def _learn_targets(
         self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE

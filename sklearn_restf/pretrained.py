@@ -15,6 +15,7 @@ import numpy as np
 
 from sklearn_restf._model_files import CONFIG, open_model_files, read_tensors
 from sklearn_restf._module import LAYER_NORM_EPS, ModuleConfig
+from sklearn_restf._parameters import integer, one_of
 
 # GPT-2's names of activations and ours.
 _ACTIVATIONS = {
@@ -23,6 +24,12 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "relu": "relu",
     "tanh": "tanh",
+}
+_SIZES = {
+    "n_embd": [integer(1)],
+    "n_head": [integer(1)],
+    "n_layer": [integer(1, 1000)],  # names are made for each: a damaged file must not ask for 1e9
+    "n_inner": [integer(1), one_of(None)],
 }
 # Our parameter of a block: GPT-2's. The weights of both are (in, out).
 _BLOCK_NAMES = {
@@ -145,6 +152,14 @@ def _read_config(path: str, model: Any) -> dict[str, Any]:
         "scale_attn_by_inverse_layer_idx": False,
         **config,
     }
+    for name, allowed in _SIZES.items():
+        value = config.get(name)
+        if not any(constraint.holds(value) for constraint in allowed):
+            words = " or ".join(constraint.words for constraint in allowed)
+            raise ValueError(
+                f"init={str(model)!r}: the model's config.json has {name}={value!r}, which must be "
+                f"{words}."
+            )
     supported = {
         "layer_norm_epsilon": LAYER_NORM_EPS,
         "scale_attn_weights": True,
@@ -156,7 +171,8 @@ def _read_config(path: str, model: Any) -> dict[str, Any]:
                 f"init={str(model)!r}: the model has {name}={config[name]!r}; only {value!r} can "
                 "be computed by ResidualTransformer."
             )
-    if config["activation_function"] not in _ACTIVATIONS:
+    activation = config["activation_function"]
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise ValueError(
             f"init={str(model)!r}: the model's activation {config['activation_function']!r} is not "
             f"among those known: {sorted(_ACTIVATIONS)}."

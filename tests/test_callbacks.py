@@ -211,7 +211,7 @@ def test_a_module_that_is_not_called_is_named():
         (ConvergenceMonitor("attn"), "'attention'"),
         (ConvergenceMonitor(), "Name the one"),
         (ConvergenceMonitor("readout"), r"returned \(50, 1\)"),
-        (ConvergenceMonitor("attention", every=0), "every=0"),
+        (ConvergenceMonitor("attention", every=0), "'every' parameter"),
     ],
 )
 def test_bad_use_is_refused(monitor, words):

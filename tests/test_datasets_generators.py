@@ -103,7 +103,7 @@ def test_random_state(make):
         ({"singular_values": [1, -1]}, ValueError, "not negative"),
         ({"singular_values": [1, np.nan]}, ValueError, "finite"),
         ({"target": "pair"}, ValueError, "target must be"),
-        ({"noise": -1}, ValueError, "noise must be"),
+        ({"noise": -1}, ValueError, "'noise' parameter"),
         ({"n_targets": 0}, ValueError, "n_targets must be at least 1"),
     ],
 )
@@ -117,7 +117,7 @@ def test_bad_class_parameters():
         make_token_classification(n_classes=1)
     with pytest.raises(ValueError, match="less than n_classes"):
         make_token_classification(2, n_classes=3)
-    with pytest.raises(ValueError, match="flip_y must lie"):
+    with pytest.raises(ValueError, match="'flip_y' parameter"):
         make_token_classification(flip_y=2)
 
 
@@ -181,7 +181,7 @@ def test_climate_gaps_and_missing_values():
 def test_bad_climate_parameters():
     with pytest.raises(ValueError, match="n_steps must be at least 1"):
         make_climate_series(0)
-    with pytest.raises(ValueError, match="missing_fraction must lie"):
+    with pytest.raises(ValueError, match="'missing_fraction' parameter"):
         make_climate_series(missing_fraction=1.5)
     with pytest.raises(ValueError, match="gap_length must be at least 1"):
         make_climate_series(n_gaps=1, gap_length=0)

@@ -166,15 +166,15 @@ def test_something_else_is_refused():
 def test_unusable_input_of_a_module_is_named():
     module = regressor().fit(X, Y).module_
     for bad in (X[0], X[:, :, :2], X[:0]):
-        with pytest.raises(ValueError, match=r"X must be tokens of shape .*, 6\)"):
+        with pytest.raises(ValueError, match=r"X must have shape .*, 6\)|0 sample"):
             diagnose(module, bad)
-    with pytest.raises(ValueError, match=r"mask must have shape \(30, 5\), got \(30, 4\)"):
+    with pytest.raises(ValueError, match=r"mask must .* shape \(30, 5\), .* \(30, 4\)"):
         diagnose(module, X, mask=np.ones((30, 4), bool))
 
 
 @pytest.mark.parametrize("n_samples", [0, 1.5, "all", None])
 def test_n_samples_is_a_count(n_samples):
-    with pytest.raises(ValueError, match="n_samples must be an int >= 1"):
+    with pytest.raises(ValueError, match="'n_samples' .* must be an int >= 1"):
         diagnose(regressor(), X, Y, n_samples=n_samples)
 
 

@@ -317,7 +317,7 @@ def test_unusable_arguments_of_the_spectrum(windows):
         SpectrumDisplay.from_estimator(model, X[:, :3])
     with pytest.raises(ValueError, match=r"draws 2 panel\(s\).*got 1"):
         SpectrumDisplay.from_estimator(model, X, ax=plt.subplots()[1])
-    with pytest.raises(ValueError, match=r"must have shape \(n_layers, n_samples, n_values\)"):
+    with pytest.raises(ValueError, match=r"Z_end must have 3 dimension\(s\)"):
         SpectrumDisplay(Z_end=np.ones((3, 2)))
 
 

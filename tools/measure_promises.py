@@ -39,13 +39,18 @@ def fuzz() -> dict[str, object]:
 
 
 def read_fuzz(printed: str) -> dict[str, object]:
-    """Read what the randomised search printed, of fits and of searches."""
+    """Read what the randomised search printed, of fits, of searches and of other areas."""
     found: dict[str, object] = {}
     pattern = r"(judge\w*), seed (\d+): (\d+) cases; .*\n((?: +\d+  .+\n)+)"
     for name, seed, cases, lines in re.findall(pattern, printed):
         calls = {what: int(n) for n, what in re.findall(r"^ +(\d+)  (.+)$", lines, re.M)}
         entry = {"seed": int(seed), "cases": int(cases), "calls": calls}
-        found |= entry if name == "judge" else {"searches": entry}
+        if name == "judge":
+            found |= entry
+        elif name == "judge_search":
+            found["searches"] = entry
+        else:
+            found.setdefault("areas", {})[name.removeprefix("judge_")] = entry
     return found
 
 

@@ -9,6 +9,9 @@ import pandas as pd
 from scipy.signal import lfilter
 from sklearn.utils import check_random_state
 
+from sklearn_restf._input import validating
+from sklearn_restf._parameters import RANDOM_STATE, check_parameters, real
+from sklearn_restf.datasets._arguments import check_interval
 from sklearn_restf.datasets._generators import check_at_least
 
 
@@ -73,11 +76,16 @@ def make_climate_series(
     check_at_least("n_steps", n_steps, 1)
     check_at_least("n_gaps", n_gaps, 0)
     check_at_least("gap_length", gap_length, 1)
-    if not 0 <= missing_fraction <= 1:
-        raise ValueError(f"missing_fraction must lie between 0 and 1, got {missing_fraction!r}.")
+    check_parameters(
+        "make_climate_series",
+        {"missing_fraction": missing_fraction, "random_state": random_state},
+        {"missing_fraction": [real(0, 1)], "random_state": [RANDOM_STATE]},
+    )
     random = check_random_state(random_state)
-    index = pd.date_range(start, periods=n_steps, freq=freq, name="time", unit="ns")
-    hours_per_step = pd.Timedelta(freq) / pd.Timedelta("1h")
+    step = check_interval(freq)
+    with validating("start"):
+        index = pd.date_range(start, periods=n_steps, freq=step, name="time", unit="ns")
+    hours_per_step = step / pd.Timedelta("1h")
 
     def weather(hours: float) -> np.ndarray:
         return _autoregressive(n_steps, hours_per_step / hours, random)

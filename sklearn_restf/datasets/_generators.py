@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from sklearn_restf._input import validating
+from sklearn_restf._parameters import RANDOM_STATE, check_parameters, real
+
 _TEACHER_WIDTH = 8
 
 
@@ -85,8 +88,11 @@ def make_token_regression(
     if target not in ("sequence", "token"):
         raise ValueError(f"target must be 'sequence' or 'token', got {target!r}.")
     check_at_least("n_targets", n_targets, 1)
-    if not noise >= 0:
-        raise ValueError(f"noise must be at least 0, got {noise!r}.")
+    check_parameters(
+        "make_token_regression",
+        {"noise": noise, "random_state": random_state},
+        {"noise": [real(0)], "random_state": [RANDOM_STATE]},
+    )
     random = check_random_state(random_state)
     samples = _draw_tokens(n_samples, n_tokens, n_features, singular_values, random)
     scores = _teacher_scores(samples, n_targets, random)
@@ -159,10 +165,14 @@ def make_token_classification(
     (60, 4, array([20, 20, 20]))
     """
     check_at_least("n_classes", n_classes, 2)
+    check_at_least("n_samples", n_samples, 1)
     if n_samples < n_classes:
         raise ValueError(f"n_samples={n_samples} is less than n_classes={n_classes}.")
-    if not 0 <= flip_y <= 1:
-        raise ValueError(f"flip_y must lie between 0 and 1, got {flip_y!r}.")
+    check_parameters(
+        "make_token_classification",
+        {"flip_y": flip_y, "random_state": random_state},
+        {"flip_y": [real(0, 1)], "random_state": [RANDOM_STATE]},
+    )
     random = check_random_state(random_state)
     X, score = make_token_regression(
         n_samples, n_tokens, n_features, singular_values=singular_values, random_state=random
@@ -198,7 +208,8 @@ def _draw_tokens(
     lengths = random.randint(low, high + 1, size=n_samples)
     samples = []
     for length in lengths:
-        spectrum = _spectrum(singular_values, int(length), n_features)
+        with validating("singular_values"):
+            spectrum = _spectrum(singular_values, int(length), n_features)
         left = _orthonormal(int(length), len(spectrum), random)
         right = _orthonormal(n_features, len(spectrum), random)
         samples.append((left * spectrum) @ right.T)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
+from sklearn_restf._input import validating
+from sklearn_restf.datasets._arguments import check_encoding, check_interval
 from sklearn_restf.datasets._download import read_description
 from sklearn_restf.datasets._repair_report import REPAIR_KINDS, RepairReport
 from sklearn_restf.datasets._station_file import StationTable, read_station_bytes
@@ -101,6 +104,11 @@ def load_mpi_roof(
     """
     if duplicates not in _DUPLICATES:
         raise ValueError(f"duplicates must be one of {_DUPLICATES}, got {duplicates!r}.")
+    if encoding != "auto":
+        check_encoding(encoding)
+    if delimiter != "auto" and not _is_delimiter(delimiter):
+        raise ValueError(f"delimiter must be 'auto' or a single character, got {delimiter!r}.")
+    missing_codes = _numbers(missing_codes)
     is_several = isinstance(path, Sequence) and not isinstance(path, str)
     sources: Sequence[Any] = path if is_several else [path]  # type: ignore[assignment]
     if not sources:
@@ -118,6 +126,18 @@ def load_mpi_roof(
         feature_names=list(frame.columns),
         DESCR=read_description("mpi_roof.rst"),
     )
+
+
+def _is_delimiter(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 1 and value not in '\r\n"\0'
+
+
+def _numbers(missing_codes: Any) -> list[float]:
+    with validating("missing_codes"):
+        codes = list(missing_codes)
+    if not all(isinstance(code, Real) for code in codes):
+        raise TypeError(f"missing_codes must be numbers, got {missing_codes!r}.")
+    return codes
 
 
 def _read_source(source: Any, encoding: str) -> tuple[bytes, str, str]:
@@ -214,15 +234,7 @@ def _distinct(values: Any) -> str:
 
 def _find_step(stamps: pd.DatetimeIndex, freq: str | pd.Timedelta, names: str) -> pd.Timedelta:
     if freq != "infer":
-        try:
-            step = pd.Timedelta(freq)
-        except ValueError as error:
-            raise ValueError(
-                f"freq must be a fixed interval such as '10min', got {freq!r}."
-            ) from error
-        if not step > pd.Timedelta(0):
-            raise ValueError(f"freq must be positive, got {freq!r}.")
-        return step
+        return check_interval(freq)
     differences = np.diff(np.unique(stamps.asi8))
     if differences.size == 0:
         return _STATION_STEP

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
+from sklearn_restf.datasets._arguments import check_encoding
 from sklearn_restf.datasets._download import (
     RemoteArchive,
     fetch_archive,
@@ -206,8 +207,11 @@ def load_sst2(
     >>> classes
     array([1, 0])
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a path, got {type(path).__name__}.")
     path = Path(path)
     stem = _stem_of(subset)
+    check_encoding(encoding)
     if path.is_dir():
         candidates = [path / f"{stem}{ending}" for ending in (".tsv", ".txt")]
         found = [candidate for candidate in candidates if candidate.is_file()]
@@ -229,7 +233,7 @@ def load_sst2(
 
 
 def _stem_of(subset: str) -> str:
-    if subset not in _STEMS:
+    if not isinstance(subset, str) or subset not in _STEMS:
         raise ValueError(f"subset must be 'train', 'validation' or 'test', got {subset!r}.")
     return _STEMS[subset]
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ _STAMP_FORMATS = (
     "%d.%m.%Y",
     "%Y-%m-%d",
 )
+# What the libraries raise for damaged, encrypted or unknown content.
+_BROKEN_PACK = (OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError,
+                zipfile.BadZipFile, struct.error)  # fmt: skip
 _STAMP_NAMES = ("date time", "date", "datetime", "time", "timestamp")
 # Columns whose unit is not plain ASCII, in the station's own spelling.
 _UNITS_AT_RISK = ("SWDR (W/m²)", "PAR (µmol/m²/s)", "max. PAR (µmol/m²/s)")
@@ -129,17 +133,18 @@ def _unpack(content: bytes, name: str) -> bytes:
                     if member.lower().endswith((".csv", ".txt", ".tsv"))
                     and not member.startswith("__MACOSX/")
                 ]
-                if len(members) != 1:
-                    raise ValueError(
-                        f"{name} is a zip archive with {len(members)} text files ({members}); "
-                        "expected one. Unpack it and pass the files."
-                    )
-                return bundle.read(members[0])
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+                if len(members) == 1:
+                    return bundle.read(members[0])
+        else:
+            return content
+    except _BROKEN_PACK as error:
         raise ValueError(
             f"{name} is compressed and damaged or cut short ({error}). Get it again."
         ) from error
-    return content
+    raise ValueError(
+        f"{name} is a zip archive with {len(members)} text files ({members}); expected one. "
+        "Unpack it and pass the files."
+    )
 
 
 def _guess_encoding(content: bytes) -> str:

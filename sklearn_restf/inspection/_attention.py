@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 
 from sklearn_restf._base import ResidualTransformerBase
 from sklearn_restf._device import cpu_by_default
+from sklearn_restf._input import validating
 from sklearn_restf._state import build_module
+from sklearn_restf.inspection._arguments import as_list, check_place, numbers
 from sklearn_restf.inspection._drawing import single_axes
 from sklearn_restf.inspection._estimators import estimator_inside, token_batch, unwrap
 
@@ -64,14 +66,16 @@ class AttentionDisplay:
         token_names: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
-        self.attention = np.asarray(attention, dtype=np.float64)
-        if self.attention.ndim != 2 or len(set(self.attention.shape)) != 1:
+        self.attention = numbers(attention, "attention", 2)
+        if len(set(self.attention.shape)) != 1 or not self.attention.size:
             raise ValueError(
                 f"attention must have shape (n_tokens, n_tokens), got {self.attention.shape}."
             )
+        if not ((self.attention >= 0) & (self.attention <= 1 + 1e-6)).all():
+            raise ValueError("attention must hold weights, from 0 to 1.")
         n_tokens = len(self.attention)
         names = range(1, n_tokens + 1) if token_names is None else token_names
-        self.token_names = [str(token) for token in names]
+        self.token_names = [str(token) for token in as_list(names, "token_names")]
         if len(self.token_names) != n_tokens:
             raise ValueError(
                 f"The sample has {n_tokens} tokens, but token_names has {len(self.token_names)}."
@@ -124,6 +128,10 @@ class AttentionDisplay:
         ValueError
             If there is no such sample, layer or head, or for a wrong number of names.
         """
+        check_place(sample, "sample")
+        for place, which in ((layer, "layer"), (head, "head")):
+            if place is not None:
+                check_place(place, which)
         model, inner_X = unwrap(estimator, X)
         config = model._fitted.config
         tokens = model._read_as_fitted(inner_X)
@@ -179,6 +187,8 @@ class AttentionDisplay:
         display : AttentionDisplay
             The display itself.
         """
+        with validating("values_format"):
+            format(0.5, values_format)
         n_tokens = len(self.attention)
         side = min(6.5, 3.2 + 0.16 * n_tokens)
         ax = single_axes(self, ax, figsize=(side + 1.0, side))

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf.inspection._drawing import beta_colors, log_scale, panel_axes
+from sklearn_restf.inspection._arguments import as_list, numbers
+from sklearn_restf.inspection._drawing import (
+    LARGEST,
+    beta_colors,
+    log_scale,
+    panel_axes,
+    positive,
+)
 from sklearn_restf.inspection._estimators import unwrap
 from sklearn_restf.inspection._search import (
     SweepResult,
@@ -80,15 +87,16 @@ class BetaSweepDisplay:
         scores: Sequence[ArrayLike] | None = None,
         score_name: str = "score",
     ) -> None:
-        self.betas = np.asarray(betas, dtype=np.float64)
+        self.betas = numbers(betas, "betas")
         n_betas = len(self.betas)
+        every = [[]] * n_betas if loss_curves is None else as_list(loss_curves, "loss_curves")
         self.loss_curves = [
-            [np.asarray(curve, dtype=np.float64) for curve in curves]
-            for curves in loss_curves or [[]] * n_betas
+            [numbers(curve, "loss_curves") for curve in as_list(curves, "loss_curves")]
+            for curves in every
         ]
-        self.rates = as_rows(rates, n_betas)
-        self.condition_ratios = as_rows(condition_ratios, n_betas)
-        self.scores = as_rows(scores, n_betas)
+        self.rates = as_rows(rates, n_betas, "rates")
+        self.condition_ratios = as_rows(condition_ratios, n_betas, "condition_ratios")
+        self.scores = as_rows(scores, n_betas, "scores")
         self.score_name = score_name
         for attribute, _ in PANELS.values():
             if len(getattr(self, attribute)) != n_betas:
@@ -185,7 +193,7 @@ class BetaSweepDisplay:
         """
         if isinstance(estimators, Mapping):
             estimators = estimators.values()
-        estimators = list(estimators)
+        estimators = as_list(estimators, "estimators")
         if not estimators:
             raise ValueError("estimators is empty: pass at least one fitted estimator.")
         if (X is None) != (y is None):
@@ -243,7 +251,8 @@ class BetaSweepDisplay:
         """
         if panels is None:
             panels = [name for name in ("loss", "rate", "score") if self._knows(name)]
-        unknown = [name for name in panels if name not in PANELS]
+        panels = as_list(panels, "panels")
+        unknown = [name for name in panels if not isinstance(name, str) or name not in PANELS]
         if unknown or not panels:
             raise ValueError(f"panels must be among {list(PANELS)}, got {list(panels)}.")
         self.panels_ = list(panels)
@@ -270,7 +279,7 @@ class BetaSweepDisplay:
             if not curves:
                 continue
             length = min(map(len, curves))  # fits may have stopped at different iterations
-            stack = np.array([curve[:length] for curve in curves])
+            stack = positive(np.array([curve[:length] for curve in curves]))
             line = {"color": color, "label": rf"$\beta$ = {beta:g}", **options}
             ax.plot(np.arange(length), np.median(stack, axis=0), **line)
             if len(stack) > 1:
@@ -278,11 +287,15 @@ class BetaSweepDisplay:
                 ax.fill_between(np.arange(length), low, high, color=color, alpha=0.15, linewidth=0)
         log_scale(ax)
         ax.set(xlabel="iteration", ylabel=PANELS["loss"][1])
-        ax.legend(frameon=False)
+        if any(self.loss_curves):
+            ax.legend(frameon=False)
 
     def _plot_values(self, ax: Any, name: str) -> None:
         attribute, label = PANELS[name]
-        rows = [values[np.isfinite(values)] for values in getattr(self, attribute)]
+        rows = getattr(self, attribute)
+        if name == "ratio":  # of a log scale
+            rows = [positive(values) for values in rows]
+        rows = [values[np.abs(values) <= LARGEST] for values in rows]
         known = [i for i, values in enumerate(rows) if len(values)]
         several = max((len(values) for values in rows), default=0) > 1
         summaries = [summary(rows[i], name) for i in known]
@@ -315,8 +328,9 @@ def summary(values: np.ndarray, name: str) -> tuple[float, float, float]:
     return middle, middle - float(values.min()), float(values.max()) - middle
 
 
-def as_rows(values: Sequence[ArrayLike] | None, n_betas: int) -> list[np.ndarray]:
+def as_rows(values: Sequence[ArrayLike] | None, n_betas: int, name: str) -> list[np.ndarray]:
     """Return one float array for each beta."""
     if values is None:
         return [np.empty(0)] * n_betas
-    return [np.atleast_1d(np.asarray(row, dtype=np.float64)) for row in values]
+    rows = as_list(values, name)
+    return [numbers(row if np.ndim(row) else [row], name) for row in rows]

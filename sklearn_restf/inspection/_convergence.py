@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
+from sklearn_restf._parameters import integer
+from sklearn_restf.inspection._arguments import as_list, check_diagnostics, number, numbers
 from sklearn_restf.inspection._drawing import (
     GREEN,
     ORANGE,
@@ -16,6 +18,7 @@ from sklearn_restf.inspection._drawing import (
     finite,
     format_rate,
     log_scale,
+    positive,
     single_axes,
 )
 from sklearn_restf.inspection._estimators import unwrap
@@ -88,17 +91,17 @@ floor_line_ : matplotlib Line2D or None
         floor: float = math.nan,
         name: str | None = None,
     ) -> None:
-        self.loss = np.asarray(loss, dtype=np.float64)
+        self.loss = numbers(loss, "loss")
         self.validation_loss = (
-            None if validation_loss is None else np.asarray(validation_loss, dtype=np.float64)
+            None if validation_loss is None else numbers(validation_loss, "validation_loss")
         )
-        self.rate = rate
-        self.rate_r2 = rate_r2
-        self.rate_window = rate_window
-        self.predicted_rate = predicted_rate
-        self.predicted_curve = np.asarray(predicted_curve, dtype=np.float64)
-        self.forecast = np.asarray(forecast, dtype=np.float64)
-        self.floor = floor
+        self.rate = number(rate, "rate")
+        self.rate_r2 = number(rate_r2, "rate_r2")
+        self.rate_window = checked_window(rate_window, len(self.loss))
+        self.predicted_rate = number(predicted_rate, "predicted_rate")
+        self.predicted_curve = numbers(predicted_curve, "predicted_curve")
+        self.forecast = numbers(forecast, "forecast")
+        self.floor = number(floor, "floor")
         self.name = name
 
     @classmethod
@@ -156,6 +159,7 @@ floor_line_ : matplotlib Line2D or None
         display : ConvergenceDisplay
             The display.
         """
+        check_diagnostics(diagnostics)
         return cls._of(diagnostics, name).plot(ax, **kwargs)
 
     @classmethod
@@ -175,6 +179,7 @@ floor_line_ : matplotlib Line2D or None
             **more,
         )
 
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is not drawn
     def plot(
         self,
         ax: Any = None,
@@ -233,7 +238,7 @@ floor_line_ : matplotlib Line2D or None
             )
         if show_prediction:
             self._plot_predictions(n_iter)
-        if finite(self.floor) and self.floor > 0:
+        if np.isfinite(positive(np.array(self.floor))):
             self.floor_line_ = ax.axhline(
                 self.floor, color="0.5", linewidth=1, label="floor for equal tokens"
             )
@@ -283,10 +288,21 @@ floor_line_ : matplotlib Line2D or None
         loss = self.loss[start : end + 1]
         basis = np.column_stack([np.ones(len(steps)), self.rate ** (steps - start)])
         scale = np.where(loss > 0, loss, 1.0)
-        coefficients, *_ = np.linalg.lstsq(basis / scale[:, None], loss / scale, rcond=None)
+        rows, target = basis / scale[:, None], loss / scale
+        known = np.isfinite(target) & np.isfinite(rows).all(axis=1)
+        try:
+            coefficients, *_ = np.linalg.lstsq(rows[known], target[known], rcond=None)
+        except np.linalg.LinAlgError:  # at the edge of range: nothing to draw
+            return steps[:0], loss[:0]
         return steps, basis @ coefficients
 
 
-def positive(values: np.ndarray) -> np.ndarray:
-    """Return the values that a log scale can show, NaN for the others."""
-    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+def checked_window(window: Any, n_losses: int) -> tuple[int, int]:
+    """Return the first and last iteration of a window that lies within the losses."""
+    ends = as_list(window, "rate_window")
+    whole = integer(0, max(0, n_losses - 1))
+    if len(ends) != 2 or not all(whole.holds(end) for end in ends):
+        raise ValueError(
+            f"rate_window must be two iterations of the {n_losses} losses, got {window!r}."
+        )
+    return int(ends[0]), int(ends[1])

@@ -11,6 +11,8 @@ import numpy as np
 
 # Okabe and Ito's colours, told apart with any colour vision
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+# what a log scale can show: its margins, a twentieth of the decades shown, must be in float64 too
+SMALLEST, LARGEST = 1e-270, 1e270
 
 
 def require_pyplot(display: Any) -> Any:
@@ -26,6 +28,7 @@ def require_pyplot(display: Any) -> Any:
 def single_axes(display: Any, ax: Any, **figure_options: Any) -> Any:
     """Return `ax`, or the axes of a new figure."""
     pyplot = require_pyplot(display)
+    check_axes(ax)
     if ax is None:
         _, ax = pyplot.subplots(layout="constrained", **figure_options)
     return ax
@@ -36,6 +39,7 @@ def panel_axes(
 ) -> np.ndarray:
     """Return one axes for each panel: those given, or those of a new figure."""
     pyplot = require_pyplot(display)
+    check_axes(ax)
     if ax is None:
         n_columns = min(n_panels, max_columns)
         n_rows = -(-n_panels // n_columns)
@@ -57,6 +61,13 @@ def panel_axes(
             f"`ax`; got {len(axes)}."
         )
     return axes
+
+
+def check_axes(ax: Any) -> None:
+    """Raise for anything but axes, several of them, or None."""
+    for one in [] if ax is None else np.array(ax, dtype=object).ravel():
+        if not hasattr(one, "get_yscale"):
+            raise TypeError(f"ax must be matplotlib axes, got {type(one).__name__}.")
 
 
 def log_scale(ax: Any) -> None:
@@ -81,7 +92,7 @@ def beta_colors(betas: Sequence[float] | np.ndarray) -> list[Any]:
 def format_rate(rate: float) -> str:
     """Write a rate with two digits of its distance from 1."""
     distance = abs(1.0 - rate)
-    if not math.isfinite(rate) or distance == 0:
+    if not math.isfinite(rate) or distance == 0 or distance > 1e6:
         return f"{rate:g}"
     decimals = min(12, max(3, 1 - math.floor(math.log10(distance))))
     return f"{rate:.{decimals}f}"
@@ -90,3 +101,8 @@ def format_rate(rate: float) -> str:
 def finite(*values: float) -> bool:
     """Tell whether all values are numbers."""
     return all(math.isfinite(value) for value in values)
+
+
+def positive(values: np.ndarray) -> np.ndarray:
+    """Return the values that a log scale can show with a margin, NaN for the others."""
+    return np.where((values >= SMALLEST) & (values <= LARGEST), values, np.nan)

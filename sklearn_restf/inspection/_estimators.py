@@ -30,6 +30,8 @@ def unwrap(estimator: Any, X: Any = None) -> tuple[ResidualTransformerBase, Any]
     """
     outer = type(estimator).__name__
     while not isinstance(estimator, ResidualTransformerBase):
+        if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+            raise TypeError(f"estimator must be a fitted estimator, got {estimator!r:.60}.")
         check_is_fitted(estimator)
         if isinstance(estimator, Pipeline):
             if X is not None and len(estimator) > 1:

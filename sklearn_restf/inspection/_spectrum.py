@@ -17,7 +17,14 @@ from sklearn_restf._device import cpu_by_default
 from sklearn_restf._diagnostics import ConvergenceDiagnostics
 from sklearn_restf._spectra import singular_values
 from sklearn_restf._state import NumpyState, build_module, initial_state
-from sklearn_restf.inspection._drawing import BLUE, VERMILLION, log_scale, panel_axes
+from sklearn_restf.inspection._arguments import (
+    as_list,
+    check_counts,
+    check_diagnostics,
+    check_layers,
+    numbers,
+)
+from sklearn_restf.inspection._drawing import BLUE, VERMILLION, log_scale, panel_axes, positive
 from sklearn_restf.inspection._estimators import token_batch, unwrap
 
 CURVES = {
@@ -79,12 +86,20 @@ class SpectrumDisplay:
         attention_end: ArrayLike | None = None,
         layers: Sequence[int] | None = None,
     ) -> None:
-        self.Z_start = as_spectra(Z_start)
-        self.Z_end = as_spectra(Z_end)
-        self.attention_start = as_spectra(attention_start)
-        self.attention_end = as_spectra(attention_end)
-        n_layers = max((len(values) for values in self._spectra().values()), default=0)
-        self.layers = list(range(1, n_layers + 1)) if layers is None else list(layers)
+        self.Z_start = as_spectra(Z_start, "Z_start")
+        self.Z_end = as_spectra(Z_end, "Z_end")
+        self.attention_start = as_spectra(attention_start, "attention_start")
+        self.attention_end = as_spectra(attention_end, "attention_end")
+        counts = {name: len(values) for name, values in self._spectra().items()}
+        if len(set(counts.values())) != 1 or not any(counts.values()):
+            raise ValueError(
+                f"{', '.join(CURVES)}: at least one is needed, and all of as many layers; got "
+                f"{counts}."
+            )
+        n_layers = next(iter(counts.values()))
+        self.layers = list(range(1, n_layers + 1)) if layers is None else as_list(layers, "layers")
+        if len(self.layers) != n_layers:
+            raise ValueError(f"layers must number the {n_layers} layer(s), got {self.layers}.")
 
     @classmethod
     @cpu_by_default()
@@ -127,15 +142,14 @@ class SpectrumDisplay:
         ValueError
             If the estimator has no such layer, or recorded nothing and X is not given.
         """
+        check_counts(cls.__name__, n_samples=n_samples)
         model, X = unwrap(estimator, X)
         if X is None:
             if layers is not None:
                 raise ValueError("The fit records the last layer only: pass X to choose `layers`.")
             return cls.from_diagnostics(model.convergence_diagnostics_, ax=ax, **kwargs)
         n_layers = model._fitted.config.n_layers
-        chosen = list(range(1, n_layers + 1)) if layers is None else list(layers)
-        if not chosen or not set(chosen) <= set(range(1, n_layers + 1)):
-            raise ValueError(f"layers must be among 1 to {n_layers}, got {chosen}.")
+        chosen = check_layers(layers, n_layers)
         tokens = model._read_as_fitted(X)
         rows = np.linspace(0, tokens.n_samples - 1, min(n_samples, tokens.n_samples)).astype(int)
         x, mask = token_batch(model, tokens, rows)
@@ -174,6 +188,7 @@ class SpectrumDisplay:
         ValueError
             If nothing was recorded (``diagnostics=False``).
         """
+        check_diagnostics(diagnostics)
         recorded = {
             "Z_start": diagnostics.singular_values_start,
             "Z_end": diagnostics.singular_values_end,
@@ -227,7 +242,7 @@ class SpectrumDisplay:
         for name, spectra in self._spectra().items():
             label, color, style = CURVES[name]
             # below rounding a singular value is zero, which a log scale cannot show
-            values = np.where(spectra[i] > rounding(spectra[i]), spectra[i], np.nan)
+            values = positive(np.where(spectra[i] > rounding(spectra[i]), spectra[i], np.nan))
             shown = ~np.isnan(values).all(axis=0)
             values, index = values[:, shown], 1 + np.flatnonzero(shown)
             n_values = max(n_values, spectra.shape[2])
@@ -258,16 +273,9 @@ class SpectrumDisplay:
         return {name: values for name, values in every.items() if values is not None}
 
 
-def as_spectra(values: ArrayLike | None) -> np.ndarray | None:
-    """Return an array of three dimensions, or None."""
-    if values is None:
-        return None
-    spectra = np.asarray(values, dtype=np.float64)
-    if spectra.ndim != 3:
-        raise ValueError(
-            f"Spectra must have shape (n_layers, n_samples, n_values), got {spectra.shape}."
-        )
-    return spectra
+def as_spectra(values: ArrayLike | None, name: str) -> np.ndarray | None:
+    """Return an array (n_layers, n_samples, n_values), or None."""
+    return None if values is None else numbers(values, name, 3)
 
 
 def rounding(spectra: np.ndarray) -> float:

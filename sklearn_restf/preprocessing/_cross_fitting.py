@@ -12,6 +12,8 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 
+from sklearn_restf._input import validating
+
 
 def encode_target(
     y: Any, n_samples: int, target_type: str
@@ -45,6 +47,14 @@ def encode_target(
     """
     if y is None:
         return None, None, None, []
+    with validating("y"):
+        return _encode(y, n_samples, target_type)
+
+
+def _encode(
+    y: Any, n_samples: int, target_type: str
+) -> tuple[np.ndarray, str, np.ndarray | None, list[str]]:
+    """Encode a target; see :func:`encode_target`."""
     y = np.asarray(y)
     if y.ndim == 0 or len(y) != n_samples:
         raise ValueError(f"y has {y.shape[0] if y.ndim else 1} values for {n_samples} sentences.")
@@ -96,7 +106,8 @@ def cross_fitting_splits(
     """
     rows = np.zeros((n_samples, 1))
     if not isinstance(cv, Integral):
-        return check_cv(cv).split(rows, y)
+        with validating("cv"):
+            return list(check_cv(cv).split(rows, y))
     n_splits = min(int(cv), n_samples)
     stratify = False
     if target_type == "classification":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
@@ -13,6 +14,8 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import Ridge
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_restf._input import validating
+from sklearn_restf._parameters import BOOL, RANDOM_STATE, Constraint, check_parameters, real
 from sklearn_restf.preprocessing._cross_fitting import cross_fitting_splits, encode_target
 from sklearn_restf.preprocessing._output import TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import HashedView, check_texts, hash_views, tokenize
@@ -21,6 +24,22 @@ from sklearn_restf.preprocessing._series import check_count
 _TOKEN_PATTERN = r"'?\w+(?:['’-]\w+)*|[^\w\s]+"
 # Sentences whose tokens are held at once by `transform`.
 _CHUNK_SENTENCES = 4096
+
+
+def _is_pattern(value: Any) -> bool:
+    """Tell whether a value is a regular expression without groups, which would be the tokens."""
+    try:
+        return isinstance(value, str) and re.compile(value).groups == 0
+    except re.error:
+        return False
+
+
+_CONSTRAINTS = {
+    "alpha": [real(0, low_open=True)],
+    "lowercase": [BOOL],
+    "token_pattern": [Constraint(_is_pattern, "a regular expression without capturing groups")],
+    "random_state": [RANDOM_STATE],
+}
 
 
 class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
@@ -248,6 +267,11 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
             scale = np.sqrt(len(texts) / max(mean.power(2).sum(), 1e-300) / len(views))
             weights[name], means[name] = idf * scale, mean * scale
         latent = self._analyse(views, means)
+        if target is None and not latent["word"].shape[1]:
+            raise ValueError(
+                "X has too few n-grams in common for a latent channel, and without y there is no "
+                "other: pass more sentences, or y."
+            )
         stacked = sparse.hstack(list(means.values())).tocsr()
         self._columns, self._weights, self._latent = columns, weights, latent
         self.view_names_ = list(views)
@@ -269,7 +293,8 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
                 "Without y there are only latent channels: n_components must be at least 1."
             )
         if self.char_ngrams is not None:
-            sizes = [check_count(n, "char_ngrams") for n in self.char_ngrams]
+            with validating("char_ngrams"):
+                sizes = [check_count(n, "char_ngrams") for n in self.char_ngrams]
             if len(sizes) != 2 or sizes[0] > sizes[1]:
                 raise ValueError(
                     f"char_ngrams must be (smallest, largest) or None, got {self.char_ngrams!r}."
@@ -281,8 +306,7 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
             )
         if isinstance(self.cv, Integral) and self.cv < 2:
             raise ValueError(f"cv must be a splitter or an integer of at least 2, got {self.cv!r}.")
-        if not self.alpha > 0:
-            raise ValueError(f"alpha must be positive, got {self.alpha!r}.")
+        check_parameters(type(self).__name__, vars(self), _CONSTRAINTS)
 
     def _views(self, texts: Sequence[str]) -> dict[str, HashedView]:
         """Hashed n-grams of each token."""
@@ -300,7 +324,10 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         n_components = min(self.n_components, min(table.shape) - 1)
         if n_components < 1:
             return latent
-        svd = TruncatedSVD(n_components, random_state=self.random_state).fit(table)
+        with np.errstate(
+            divide="ignore", invalid="ignore"
+        ):  # shares of no variance at all, which nobody looks at
+            svd = TruncatedSVD(n_components, random_state=self.random_state).fit(table)
         start = 0
         for n in names:
             stop = start + common[n].sum()
@@ -311,9 +338,20 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
 
     def _regress(self, means: sparse.csr_matrix, target: np.ndarray) -> list[np.ndarray]:
         """Ridge coefficients, one array of shape (n_columns, n_outputs) for each view."""
-        coef = Ridge(alpha=self.alpha, solver="sparse_cg").fit(means, target).coef_
+        if not means.shape[1]:  # empty sentences only
+            return [np.zeros((0, target.shape[1]))] * len(self._columns)
+        # in units of about one, or the solver's squares overflow; powers of two change no digit
+        unit = np.frexp(np.abs(target).max(axis=0))[1]
+        ridge = Ridge(alpha=self.alpha, solver="sparse_cg")
+        with np.errstate(all="ignore"):
+            ridge.fit(means, np.ldexp(target, -unit))
+        if not np.isfinite(ridge.coef_).all():
+            raise ValueError(
+                f"alpha={self.alpha!r} is too small for the regression on these sentences."
+            )
+        coef = np.ldexp(np.atleast_2d(ridge.coef_), unit[:, None])
         stops = np.cumsum([len(columns) for columns in self._columns.values()])[:-1]
-        return np.split(np.atleast_2d(coef).T, stops)
+        return np.split(coef.T, stops)
 
     def _scores(self, views: dict[str, HashedView], coefs: list[np.ndarray]) -> list[np.ndarray]:
         """Scores of every token, one array of shape (n_tokens, n_outputs) for each view."""
@@ -332,5 +370,8 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
     ) -> list[np.ndarray]:
         """Scores and latent channels side by side, cut into sentences."""
         latent = sum(self._project(views[name], name, m) for name, m in self._latent.items())
-        channels = np.concatenate([*(scores or []), latent], axis=1).astype(np.float32)
+        with np.errstate(over="ignore"):
+            channels = np.concatenate([*(scores or []), latent], axis=1).astype(np.float32)
+        if not np.isfinite(channels).all():
+            raise ValueError("The scores, in the units of y, overflow float32: rescale y.")
         return np.split(channels, views["word"].offsets[1:-1])

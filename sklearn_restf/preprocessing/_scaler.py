@@ -11,10 +11,17 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_restf._input import real_token_mask
+from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
+from sklearn_restf._input import real_token_mask, validating
+from sklearn_restf._parameters import check_parameters
 from sklearn_restf.preprocessing._moments import check_weights, moments
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
-from sklearn_restf.preprocessing._sequences import check_sequences, is_ragged, to_numpy
+from sklearn_restf.preprocessing._sequences import (
+    check_sequences,
+    is_ragged,
+    to_numpy,
+)
+from sklearn_restf.preprocessing._series import check_flags
 
 # Values converted to float64 at a time: bounds the memory taken beside the input and the output,
 # which matters because windows are often views many times larger than the memory behind them.
@@ -48,7 +55,8 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
     mean_ : ndarray of shape (c,)
         Mean of each channel; 0 for a channel of which nothing but NaN was seen.
     var_ : ndarray of shape (c,)
-        Variance of each channel (divided by the number of tokens).
+        Variance of each channel (divided by the number of tokens); 0 or infinite where the square
+        of the deviations is beyond float64, which does not touch `scale_`.
     scale_ : ndarray of shape (c,)
         What each channel is divided by; 1 for a constant channel.
     n_tokens_seen_ : ndarray of shape (c,)
@@ -126,17 +134,19 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         n_channels = values[0].shape[-1] if form == "ragged" else values.shape[-1]
         # Relative weights, so that rescaling all of them cannot change what counts as constant.
         unit = weights.max()
-        total, mean, sum_squares = moments(
+        total, mean, largest, variance = moments(
             self._chunks(values, form), weights / unit, n_channels, self._padding(form)
         )
-        seen = total > 0
-        self.var_ = np.divide(sum_squares, total, out=np.zeros(n_channels), where=seen)
-        self.mean_ = mean
-        self.n_tokens_seen_ = total * unit
         # Rounding alone gives a constant channel a tiny variance; dividing by it would blow up.
         eps = np.finfo(np.float64).eps
-        constant = self.var_ <= total * eps * self.var_ + (total * self.mean_ * eps) ** 2
-        self.scale_ = np.where(constant | ~seen, 1.0, np.sqrt(self.var_))
+        with np.errstate(over="ignore", under="ignore"):
+            relative_mean = np.abs(mean) / np.where(largest > 0, largest, 1.0)
+            constant = variance <= total * eps * variance + (total * relative_mean * eps) ** 2
+            scale = largest * np.sqrt(variance)
+            self.var_ = scale**2
+            self.n_tokens_seen_ = total * unit
+        self.mean_ = mean
+        self.scale_ = np.where(constant | (scale == 0), 1.0, scale)
         self._form = form
         self.n_features_in_ = n_features
         if names is not None:
@@ -211,6 +221,19 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
             isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1
         ):
             raise ValueError(f"token_dim must be a positive integer or None, got {width!r}.")
+        check_flags(type(self).__name__, with_mean=self.with_mean, with_std=self.with_std)
+        check_parameters(
+            type(self).__name__,
+            {"padding_value": self.padding_value},
+            {"padding_value": PARAMETER_CONSTRAINTS["padding_value"]},
+        )
+        with validating("X"):
+            return self._read(X, fit, width)
+
+    def _read(
+        self, X: Any, fit: bool, width: int | None
+    ) -> tuple[Any, str, int, np.ndarray | None]:
+        """Validate X; see `_check`."""
         channels = None if fit else len(self.scale_)
         if fit and width is not None:
             channels = width
@@ -260,11 +283,11 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "scale_")
         values, form, *_ = self._check(X, fit=False)
         if form == "ragged":
-            return [function(sequence).astype(sequence.dtype) for sequence in values]
+            return [_mapped(function, sequence) for sequence in values]
         output = np.empty(values.shape, dtype=values.dtype)
         for rows, chunk in self._chunks(values, form):
             real = real_token_mask(chunk, self._padding(form))
-            output[rows] = np.where(real[..., None], function(chunk), chunk)
+            output[rows] = np.where(real[..., None], _mapped(function, chunk), chunk)
         if form == "2d":
             output = output.reshape(len(output), -1)
         if not contain or output.ndim != 2:
@@ -299,6 +322,17 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         step = max(1, _CHUNK_VALUES // max(1, values.shape[1] * values.shape[2]))
         for start in range(0, len(values), step):
             yield slice(start, start + step), values[start : start + step]
+
+
+def _mapped(function: Any, values: np.ndarray) -> np.ndarray:
+    """Map values; those that overflow are refused, as an infinite value of X is."""
+    with np.errstate(over="ignore"):
+        mapped = function(values).astype(values.dtype, copy=False)
+    if np.isinf(mapped).any():
+        raise ValueError(
+            "X is so far from the training samples that its values overflow. Check its units."
+        )
+    return mapped
 
 
 def _nested_depth(X: Any) -> int:

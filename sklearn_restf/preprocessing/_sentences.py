@@ -12,6 +12,8 @@ import pandas as pd
 from scipy import sparse
 from sklearn.feature_extraction import FeatureHasher
 
+from sklearn_restf._input import validating
+
 _BEFORE_FIRST = "<s>"
 
 
@@ -37,6 +39,12 @@ def check_texts(X: Any, owner: str) -> list[str]:
     ValueError
         If X is a single string, empty, has several columns, or a sentence is missing.
     """
+    with validating("X"):
+        return _read_texts(X, owner)
+
+
+def _read_texts(X: Any, owner: str) -> list[str]:
+    """Validate sentences; see :func:`check_texts`."""
     if isinstance(X, (str, bytes)):
         raise ValueError(
             f"{owner} expects an iterable of sentences, got a single string: pass [text]."
@@ -191,4 +199,6 @@ def _char_ngrams(word: str, smallest: int, largest: int) -> list[str]:
 def _hash(features: list[list[str]], n_features: int) -> sparse.csr_matrix:
     """Signed hashed features, one row for each list."""
     hasher = FeatureHasher(n_features, input_type="string", dtype=np.float64)
-    return hasher.transform(features).tocsr()
+    # As the hasher itself encodes them, but for halves of characters, which it refuses.
+    encoded = [[gram.encode("utf-8", "surrogatepass") for gram in grams] for grams in features]
+    return hasher.transform(encoded).tocsr()

@@ -52,6 +52,8 @@ def check_sequences(X: Any, n_channels: int | None, owner: str) -> list[np.ndarr
         element = to_numpy(element)
         try:
             array = np.asarray(element)
+            if np.iscomplexobj(array):
+                raise ValueError("complex numbers are not supported.")
             if array.dtype != np.float32:
                 array = array.astype(np.float64)
         except (TypeError, ValueError) as error:

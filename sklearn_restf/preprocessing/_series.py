@@ -10,6 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from sklearn_restf._input import validating
+from sklearn_restf._parameters import BOOL, check_parameters
+
 
 def check_count(value: Any, name: str) -> int:
     """Validate a positive integer.
@@ -38,6 +41,24 @@ def check_count(value: Any, name: str) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}.")
     return int(value)
+
+
+def check_flags(owner: str, **flags: Any) -> None:
+    """Validate parameters that are True or False, so that "no" does not count as True.
+
+    Parameters
+    ----------
+    owner : str
+        Name of the function or class, for the message.
+    **flags : bool
+        The values given, by name.
+
+    Raises
+    ------
+    ValueError
+        If one is no bool.
+    """
+    check_parameters(owner, flags, {name: [BOOL] for name in flags})
 
 
 def _is_polars(frame: Any) -> bool:
@@ -81,7 +102,8 @@ class Series:
             frame = pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
         self.is_frame = isinstance(frame, pd.DataFrame)
         if not self.is_frame:
-            frame = np.asarray(frame)
+            with validating("frame"):
+                frame = np.asarray(frame)
             if frame.ndim != 2:
                 raise ValueError(
                     f"frame must be 2-D (rows = time steps, columns), got shape {frame.shape}. "
@@ -98,11 +120,15 @@ class Series:
             self.time_column = time
             index = pd.Index(frame[time] if self.is_frame else frame[:, time])
         else:
-            index = pd.Index(time)
+            with validating("time"):
+                index = pd.Index(time)
             if len(index) != len(frame):
                 raise ValueError(f"time has {len(index)} values for {len(frame)} rows.")
         self.index = index
-        self.stamps = None if index is None else check_stamps(index)
+        self.stamps = None
+        if index is not None:
+            with validating("frame" if time is None else "time"):
+                self.stamps = check_stamps(index)
 
     def has(self, label: Any) -> bool:
         """Whether a column of this label (position, for arrays) exists."""
@@ -114,13 +140,15 @@ class Series:
         n_columns = self.frame.shape[1]
         return isinstance(label, Integral) and -n_columns <= label < n_columns
 
-    def columns(self, labels: Sequence[Any] | None) -> np.ndarray:
+    def columns(self, labels: Sequence[Any] | None, name: str) -> np.ndarray:
         """Columns as a float array of shape (n_rows, len(labels)): without a copy where possible.
 
         Parameters
         ----------
         labels : sequence of column labels or positions, or None
             None: all columns but the stamps.
+        name : str
+            The argument that names them, for messages.
 
         Returns
         -------
@@ -132,20 +160,35 @@ class Series:
         TypeError
             If a column is not numeric.
         ValueError
-            If there is no such column.
+            If there is no such column, several of one name, or none at all.
         """
-        if labels is None:
-            if self.time_column is None:
-                return self._values(self.frame)
-            if self.is_frame:
-                return self._values(self.frame.drop(columns=[self.time_column]))
-            return self._values(np.delete(self.frame, self.time_column, axis=1))
-        labels = list(labels)
+        if labels is not None:
+            return self._values(self._chosen(labels, name), name)
+        table = self.frame
+        if self.time_column is not None:
+            table = (
+                table.drop(columns=[self.time_column])
+                if self.is_frame
+                else np.delete(table, self.time_column, axis=1)
+            )
+        if not table.shape[1]:
+            raise ValueError("frame has no column besides the stamps: at least one is needed.")
+        return self._values(table, "frame")
+
+    def _chosen(self, labels: Sequence[Any], name: str) -> Any:
+        """Columns of these labels as they are."""
+        with validating(name):
+            labels = list(labels)
         missing = [label for label in labels if not self.has(label)]
         if missing:
             known = list(self.frame.columns) if self.is_frame else f"0 to {self.frame.shape[1] - 1}"
-            raise ValueError(f"The series has no column {missing!r}; it has {known}.")
-        return self._values(self.frame[labels] if self.is_frame else self.frame[:, labels])
+            raise ValueError(f"{name}: the series has no column {missing!r}; it has {known}.")
+        if not labels:
+            raise ValueError(f"{name} is empty: at least one column is needed.")
+        chosen = self.frame[labels] if self.is_frame else self.frame[:, labels]
+        if chosen.shape[1] != len(labels):
+            raise ValueError(f"{name}: the series has several columns of one name in {labels!r}.")
+        return chosen
 
     def labels(self, rows: np.ndarray) -> Any:
         """Stamps, index entries or, for arrays, numbers of these rows."""
@@ -153,30 +196,31 @@ class Series:
             return self.index[rows]
         return self.frame.index[rows] if self.is_frame else rows
 
-    def _values(self, table: Any) -> np.ndarray:
+    def _values(self, table: Any, name: str) -> np.ndarray:
         """Numeric columns as floats."""
         if self.is_frame:
             wrong = [
-                name
-                for name, dtype in table.dtypes.items()
+                label
+                for label, dtype in table.dtypes.items()
                 if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_bool_dtype(dtype))
+                or pd.api.types.is_complex_dtype(dtype)
             ]
             if wrong:
                 raise TypeError(
-                    f"The columns {wrong[:10]!r} are not numeric: convert or drop them, or choose "
-                    "the columns with features=."
+                    f"{name}: the columns {wrong[:10]!r} are not numeric: convert or drop them, or "
+                    "choose the columns with features=."
                 )
             single = (table.dtypes == np.float32).all()
             dtype = np.float32 if single else np.float64
             return table.to_numpy(dtype=dtype, na_value=np.nan)
         if np.iscomplexobj(table) or table.dtype.kind in "mMSU":
-            raise TypeError(f"The series must be numeric, got dtype {table.dtype}.")
+            raise TypeError(f"{name} must be numeric, got dtype {table.dtype}.")
         if table.dtype == np.float32:
             return table
         try:
             return table.astype(np.float64, copy=False)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"The series must be numeric: {error}") from error
+            raise TypeError(f"{name} must be numeric: {error}") from error
 
 
 def _is_temporal(index: Any) -> bool:
@@ -261,7 +305,13 @@ def segments(stamps: np.ndarray) -> np.ndarray:
     if steps.dtype.kind == "m":
         steps = steps.astype(np.int64)
     values, counts = np.unique(steps, return_counts=True)
-    modal = values[counts.argmax()]
-    # Stamps computed in floating point (0.1, 0.2, 0.30000000000000004) differ by rounding only.
-    gap = steps != modal if steps.dtype.kind != "f" else ~np.isclose(steps, modal, rtol=1e-6)
+    if steps.dtype.kind == "f":
+        # Stamps computed in floating point (0.1, 0.2, 0.30000000000000004) differ by rounding only:
+        # steps that do are one step, both where they are counted and where they are compared.
+        rounding = 4 * np.spacing(np.abs(stamps[[0, -1]]).max())
+        kind = np.cumsum(np.diff(values, prepend=values[0]) > 1e-6 * values + rounding)
+        modal = np.median(values[kind == np.bincount(kind, counts).argmax()])
+        gap = np.abs(steps - modal) > 1e-6 * modal + rounding
+    else:
+        gap = steps != values[counts.argmax()]
     return np.concatenate([[0], np.cumsum(gap)])

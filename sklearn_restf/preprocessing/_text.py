@@ -15,7 +15,7 @@ from sklearn_restf.preprocessing._cache import FolderCache, MemoryCache
 from sklearn_restf.preprocessing._language_model import LanguageModel
 from sklearn_restf.preprocessing._output import TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import check_texts
-from sklearn_restf.preprocessing._series import check_count
+from sklearn_restf.preprocessing._series import check_count, check_flags
 
 # One for the process: clones in a grid search then share what they computed.
 _MEMORY = MemoryCache(max_bytes=2**30)
@@ -136,6 +136,11 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         check_count(self.batch_size, "batch_size")
         if self.max_length is not None:
             check_count(self.max_length, "max_length")
+        check_flags(
+            type(self).__name__,
+            special_tokens=self.special_tokens,
+            local_files_only=self.local_files_only,
+        )
         layer: Any = self.layer
         if layer != "embeddings" and (isinstance(layer, bool) or not isinstance(layer, Integral)):
             raise ValueError(

@@ -10,8 +10,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_restf._input import validating
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
-from sklearn_restf.preprocessing._series import Series, check_count, frame_stamps, segments
+from sklearn_restf.preprocessing._series import (
+    Series,
+    check_count,
+    check_flags,
+    frame_stamps,
+    segments,
+)
 
 
 class Windows(NamedTuple):
@@ -128,18 +135,17 @@ def make_windows(
     window = check_count(window, "window")
     stride = check_count(stride, "stride")
     sampling = check_count(sampling, "sampling")
+    check_flags("make_windows", drop_gaps=drop_gaps)
     several_horizons = np.ndim(horizon) > 0
     horizons = [check_count(h, "horizon") for h in np.atleast_1d(np.asarray(horizon)).tolist()]
     if not horizons:
         raise ValueError("horizon is empty: at least one number of rows is needed.")
     series = Series(frame, time)
-    values = series.columns(features)
+    values = series.columns(features, "features")
     several_targets = isinstance(target, (list, np.ndarray)) or (
         isinstance(target, tuple) and not series.has(target)
     )
-    target_values = series.columns(list(target) if several_targets else [target])
-    if not target_values.shape[1]:
-        raise ValueError("target is empty: at least one column is needed.")
+    target_values = series.columns(list(target) if several_targets else [target], "target")
 
     span = (window - 1) * sampling + 1
     starts = np.arange(0, len(values) - span - max(horizons) + 1, stride)
@@ -279,7 +285,9 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         check_count(self.sampling, "sampling")
         if self.padding not in ("edge", "nan"):
             raise ValueError(f"padding must be 'edge' or 'nan', got {self.padding!r}.")
-        validate_data(self, X, **self._checks())
+        check_flags("SlidingWindows", flatten=self.flatten)
+        with validating("X"):
+            validate_data(self, X, **self._checks())
         return self
 
     def transform(self, X: Any) -> Any:
@@ -297,10 +305,11 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
             ``set_output``.
         """
         check_is_fitted(self, "n_features_in_")
-        values = validate_data(self, X, reset=False, **self._checks())
+        with validating("X"):
+            values = validate_data(self, X, reset=False, **self._checks())
+            stamps = frame_stamps(X)
         n_rows, n_columns = values.shape
         reach = (self.window - 1) * self.sampling
-        stamps = frame_stamps(X)
         segment = None if stamps is None else segments(stamps)
         if segment is None or segment[-1] == segment[0]:
             fill = values[:1] if self.padding == "edge" else np.full_like(values[:1], np.nan)

@@ -45,7 +45,7 @@ def fingerprint(value):
     if isinstance(value, pd.DataFrame | pd.Series):
         return fingerprint(value.to_numpy()), list(value.index)
     if isinstance(value, pl.DataFrame):
-        return fingerprint(value.to_numpy()), value.columns
+        return [(column.name, str(column.dtype), repr(column.to_list())) for column in value]
     if isinstance(value, list | tuple | np.ndarray):
         return type(value), [fingerprint(item) for item in value]
     if isinstance(value, np.random.RandomState):
@@ -66,40 +66,50 @@ def global_state():
     )
 
 
-def names_in(message):
+def names_in(message, names=NAMES):
     """Return the arguments that a message names."""
-    return {name for name in NAMES if re.search(rf"(?<!\w){name}(?!\w)", message)}
+    return {name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message)}
 
 
-def attempt(step, case, call, *, must_refuse=frozenset()):
-    """Return the result of a call, or None if it was refused in good words."""
+def described(warning):
+    """Return a warning and where it comes from in words."""
+    where = f"{warning.filename}:{warning.lineno}"
+    return f"{warning.category.__name__}: {warning.message} ({where})"
+
+
+def observed(step, call, refusals=(ValueError, TypeError)):
+    """Return the result of a call, the error that refused it, and its warnings.
+
+    Anything else than a result or one of the refusals is a fault.
+    """
     start = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             result, error = call(), None
-        except (ValueError, TypeError) as exception:
-            result, error = None, exception
-        except FileNotFoundError as exception:
-            if "init" not in case.spoilt("fit"):
-                raise Fault(f"{step}: {exception}") from exception
-            result, error = None, exception
-        except MemoryError as exception:
-            if "d_ff" not in case.spoilt("fit"):
-                raise Fault(f"{step}: MemoryError: {exception}") from exception
+        except refusals as exception:
             result, error = None, exception
         except Exception as exception:
             raise Fault(f"{step}: {type(exception).__name__}: {exception}") from exception
     seconds = time.process_time() - start
     if seconds > CPU_SECONDS:
         raise Fault(f"{step}: took {seconds:.0f} s")
+    return result, error, caught
+
+
+def attempt(step, case, call, *, must_refuse=frozenset()):
+    """Return the result of a call, or None if it was refused in good words."""
+    spoilt = case.spoilt("fit")
+    refusals = [ValueError, TypeError]
+    refusals += [FileNotFoundError] if "init" in spoilt else []
+    refusals += [MemoryError] if "d_ff" in spoilt else []
+    result, error, caught = observed(step, call, tuple(refusals))
     for warning in caught:
         if step == "search" and SEARCHES.search(str(warning.message)):
             continue
         fine = issubclass(warning.category, ALLOWED_WARNINGS)
         if not fine and not FEATURE_NAMES.search(str(warning.message)):
-            where = f"{warning.filename}:{warning.lineno}"
-            raise Fault(f"{step}: {warning.category.__name__}: {warning.message} ({where})")
+            raise Fault(f"{step}: {described(warning)}")
     if error is None:
         if must_refuse:
             raise Fault(f"{step}: not refused: {sorted(must_refuse)}")
