@@ -48,7 +48,7 @@ Task = tuple[float, Fold]  # residual_beta, fold
 # (float32: 1.3 to 1.5) at 0.9e6, 0.8 (0.9) at 3.6e6.
 LARGEST_WORK = {True: 2e7, False: 1e7}
 # more models in one call cost more in memory traffic than they save, as soon as their
-# intermediate results outgrow the processor's cache
+# intermediate results outgrow the processor's cache, which the jobs share
 TOGETHER, CACHE_BYTES = (5, 13), 2**24
 GROUP_BYTES = {"cpu": 2**28, "cuda": 2**31}  # intermediate results of the models side by side
 
@@ -63,11 +63,11 @@ def run_sweep(
     n_jobs: int | None,
 ) -> list[list[Outcome]]:
     """Train and score one model for every residual_beta (row) and fold (column)."""
-    size = models_side_by_side(plain, data, folds[0])
     # fold by fold, so that the models of a group share samples
     tasks = [(beta, fold) for fold in folds for beta in betas]
+    jobs = min(joblib.effective_n_jobs(n_jobs), len(tasks))
+    size = models_side_by_side(plain, data, folds[0], jobs)
     if size > 1:
-        jobs = min(joblib.effective_n_jobs(n_jobs), len(tasks))
         pieces = -(-len(tasks) // (size * jobs)) * jobs  # as many for every job
         bounds = np.linspace(0, len(tasks), pieces + 1).astype(int)
         # threads would wait for each other: small models are mostly the interpreter's work
@@ -83,8 +83,10 @@ def run_sweep(
     return [outcomes[i :: len(betas)] for i in range(len(betas))]
 
 
-def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: Fold) -> int:
-    """Return how many models to train side by side; 1 means one by one."""
+def models_side_by_side(
+    plain: ResidualTransformerBase, data: SweepData, fold: Fold, jobs: int
+) -> int:
+    """Return how many models each job is to train side by side; 1 means one by one."""
     if plain.callbacks or plain.chunk_size is not None:
         return 1
     device = resolve_device(plain.device).type
@@ -102,7 +104,8 @@ def models_side_by_side(plain: ResidualTransformerBase, data: SweepData, fold: F
     fit_into_memory = max(1, GROUP_BYTES.get(device, GROUP_BYTES["cpu"]) // per_model)
     if device != "cpu":
         return fit_into_memory
-    return min(fit_into_memory, int(np.clip(CACHE_BYTES // per_model, *TOGETHER)))
+    fit_into_cache = CACHE_BYTES // (per_model * jobs)
+    return min(fit_into_memory, int(np.clip(fit_into_cache, *TOGETHER)))
 
 
 def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:

@@ -324,9 +324,8 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         n_components = min(self.n_components, min(table.shape) - 1)
         if n_components < 1:
             return latent
-        with np.errstate(
-            divide="ignore", invalid="ignore"
-        ):  # shares of no variance at all, which nobody looks at
+        # shares of no variance at all, which nobody looks at
+        with np.errstate(divide="ignore", invalid="ignore"):
             svd = TruncatedSVD(n_components, random_state=self.random_state).fit(table)
         start = 0
         for n in names:
