@@ -8,7 +8,8 @@ over its first axis (keys), C = A^T F, Z = beta F + C W_V, P = Z W_1, H = phi(P)
     G_A  = F G_C^T       G_L = A o (G_A - colsum(A o G_A))
     G_K  = G_L F         G_M = F^T G_K         with M = W_K W_Q^T / sqrt(d_qk)
 
-Rows are (S, N T, width).
+Rows are (S, N T, width). Large intermediate results live in buffers that are reused: memory
+taken anew costs more than the pass that fills it, and two jobs wait for each other there.
 """
 
 from __future__ import annotations
@@ -49,12 +50,19 @@ class StackedLayer:
         Their samples.
     mask : bool Tensor of shape (S, N, T) or None
         True for real tokens.
+    buffers : dict of str to Tensor
+        Memory to use, to which more is added; of a layer that is not needed any more, or empty.
     """
 
     def __init__(
-        self, config: ModuleConfig, strengths: Strengths, x: Tensor, mask: Tensor | None
+        self,
+        config: ModuleConfig,
+        strengths: Strengths,
+        x: Tensor,
+        mask: Tensor | None,
+        buffers: dict[str, Tensor],
     ) -> None:
-        self.config = config
+        self.config, self.buffers = config, buffers
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
         self.strengths, self.x, self.mask = strengths, x, mask
         self.S, self.N, self.T = x.shape[:3]
@@ -62,6 +70,14 @@ class StackedLayer:
         self.lengths = None if mask is None else mask.sum(2, keepdim=True)
         self.saved: dict[str, Tensor] = {}  # by model, for the gradient
         self._input: Tensor | None = None
+        self._buffers_again: dict[str, Tensor] = {}
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """Return memory of a shape; what it held under this name is gone."""
+        size = math.prod(shape)
+        if name not in self.buffers or len(self.buffers[name]) < size:
+            self.buffers[name] = self.x.new_empty(size)
+        return self.buffers[name][:size].view(shape)
 
     def _embedded(self, weights: Parameters) -> Tensor:
         if self._input is not None:
@@ -80,19 +96,19 @@ class StackedLayer:
         self.weights = weights
         F = self._embedded(weights)
         R, D = F.shape[1:]
+        B, T = S * self.N, self.T
         W_K, W_V, W_1 = (weights[f"blocks.0.{name}"] for name in ("key", "value", "ffn_in"))
         scaled_query = weights["blocks.0.query"] / math.sqrt(config.d_qk)
         M = torch.bmm(W_K, scaled_query.transpose(1, 2))
-        K = products(F, M)
-        B, T = S * self.N, self.T
+        K = products(F, M, out=self.buffer("K", S, R, D))
         tokens = F.view(B, T, D)
-        L = products(K.view(B, T, D), tokens.transpose(1, 2))
+        L = products(K.view(B, T, D), tokens.transpose(1, 2), out=self.buffer("L", B, T, T))
         if self.forbidden is not None:
             L.masked_fill_(self.forbidden, -torch.inf)
-        A = torch.softmax(L, 1)
-        C = products(A.transpose(1, 2), tokens).view(S, R, D)
-        Z = products(C, W_V).addcmul_(F, self.strengths.beta)
-        P = products(Z, W_1)
+        A = torch.softmax(L, 1, out=self.buffer("A", B, T, T))
+        C = products(A.transpose(1, 2), tokens, out=self.buffer("C", B, T, D)).view(S, R, D)
+        Z = products(C, W_V, out=self.buffer("Z", S, R, D)).addcmul_(F, self.strengths.beta)
+        P = products(Z, W_1, out=self.buffer("P", S, R, config.d_ff))
         H = P.relu_() if config.activation == "relu" else ACTIVATIONS[config.activation](P)
         self.saved = {"F": F, "query": scaled_query, "M": M, "K": K, "A": A.view(S, -1, T, T)}
         self.saved |= {"C": C, "Z": Z, "H": H} | ({} if H is P else {"P": P})
@@ -104,7 +120,9 @@ class StackedLayer:
         `weights` holds theirs only; the caller has put them into those of all models.
         """
         mask = None if self.mask is None else self.mask[rows]
-        again = StackedLayer(self.config, self.strengths[rows], self.x[rows], mask)
+        again = StackedLayer(
+            self.config, self.strengths[rows], self.x[rows], mask, self._buffers_again
+        )
         prediction = again.forward(weights)
         for name, value in again.saved.items():
             if not (name == "F" and self.constant_input):
@@ -132,7 +150,7 @@ class StackedLayer:
             prediction += products(H.view(S, rows[1], -1), W_2U)
             prediction += bias
         else:
-            F_out = products(H, W_2).addcmul_(Z, gamma)
+            F_out = products(H, W_2, out=self.buffer("F_out", S, N * T, D)).addcmul_(Z, gamma)
             self.saved["F_out"] = F_out
             prediction = torch.baddbmm(bias, F_out.view(rows), W_U)
         return prediction if flatten else prediction.view(S, N, T, C)
@@ -179,7 +197,7 @@ class StackedLayer:
         products(rows.transpose(1, 2), slope, out=gradients["readout"])
         G_F = products(slope, W_U.transpose(1, 2)).view(S, R, D)
         products(H.transpose(1, 2), G_F, out=gradients["blocks.0.ffn_out"])
-        G_H = products(G_F, W_2.transpose(1, 2))
+        G_H = products(G_F, W_2.transpose(1, 2), out=self.buffer("G_H", *H.shape))
         G_P = self._back_activation(G_H.view(S, self.N, self.T, -1))
         G_Z = self._back_hidden(G_P, gradients)
         return G_Z.addcmul_(G_F, self.strengths.gamma)
@@ -197,10 +215,12 @@ class StackedLayer:
         U = W_U.reshape(S, -1, D, C)
         gradients["blocks.0.ffn_out"].copy_(torch.matmul(G_W2U, U.transpose(2, 3)).sum(1))
         G_U.add_(torch.matmul(W_2.transpose(1, 2)[:, None], G_W2U).view(S, -1, C))
-        G_H = products(slope, W_2U.transpose(1, 2))
+        G_H = self.buffer("G_H", S, rows, R * M // rows)
+        products(slope, W_2U.transpose(1, 2), out=G_H)
         G_P = self._back_activation(G_H.view(S, self.N, self.T, M))
         G_Z = self._back_hidden(G_P, gradients)
-        direct = products(slope, (gamma * W_U).transpose(1, 2))
+        direct = self.buffer("part", S, rows, R * D // rows)
+        products(slope, (gamma * W_U).transpose(1, 2), out=direct)
         return G_Z.add_(direct.view(S, R, D))
 
     def _back_hidden(self, G_P: Tensor, gradients: Parameters) -> Tensor:
@@ -208,7 +228,7 @@ class StackedLayer:
         Z = self.saved["Z"]
         products(Z.transpose(1, 2), G_P, out=gradients["blocks.0.ffn_in"])
         W_1 = self.weights["blocks.0.ffn_in"]
-        return products(G_P, W_1.transpose(1, 2))
+        return products(G_P, W_1.transpose(1, 2), out=self.buffer("G_Z", *Z.shape))
 
     def _spread(self, G: Tensor) -> Tensor:
         """Spread a gradient of means over the tokens, to broadcast over (S, N, T, width)."""
@@ -242,20 +262,22 @@ class StackedLayer:
         A = self.saved["A"].view(B, T, T)
         tokens = F.view(B, T, D)
         products(C.transpose(1, 2), G_Z, out=gradients["blocks.0.value"])
-        G_C = products(G_Z, W_V.transpose(1, 2)).view(B, T, D)
-        G_L = products(tokens, G_C.transpose(1, 2)).mul_(A)
+        G_C = products(G_Z, W_V.transpose(1, 2), out=self.buffer("G_C", S, R, D)).view(B, T, D)
+        G_L = self.buffer("L", B, T, T)  # L itself is not needed any more
+        products(tokens, G_C.transpose(1, 2), out=G_L).mul_(A)
         G_L.addcmul_(A, G_L.sum(1, keepdim=True), value=-1.0)
-        G_K = products(G_L, tokens).view(S, R, D)
+        G_K = products(G_L, tokens, out=self.buffer("G_K", B, T, D)).view(S, R, D)
         G_M = products(F.transpose(1, 2), G_K)
         products(G_M, self.saved["query"], out=gradients["blocks.0.key"])
         G_query = products(G_M.transpose(1, 2), W_K, out=gradients["blocks.0.query"])
         G_query.div_(math.sqrt(self.config.d_qk))
         if self.constant_input:
             return
-        G_F = products(A, G_C)
-        G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D)))
+        G_F = products(A, G_C, out=self.buffer("G_F", B, T, D))
+        part = self.buffer("part", B, T, D)
+        G_F.add_(products(G_L.transpose(1, 2), K.view(B, T, D), out=part))
         rows = G_F.view(S, R, D).addcmul_(G_Z, self.strengths.beta)
-        rows.add_(products(G_K, self.saved["M"].transpose(1, 2)))
+        rows.add_(products(G_K, self.saved["M"].transpose(1, 2), out=part.view(S, R, D)))
         self._back_embedding(rows.view(S, N, T, D), gradients)
 
     def _back_embedding(self, G_F: Tensor, gradients: Parameters) -> None:

@@ -152,6 +152,7 @@ class StackedObjective:
             self._vector([problem.config.ffn_residual_beta for problem in problems]),
         )
         decay = [alpha * is_weight(name) for name in self.views.names]
+        self._buffers: dict[str, Tensor] = {}
         self.decay = self._vector(np.repeat(decay, self.views.sizes))
         self._bind()
 
@@ -178,7 +179,7 @@ class StackedObjective:
         self._pending: list[tuple[Any, Tensor, Tensor]] = []  # rows, their point, their losses
         if is_supported(self.config):
             x, mask = self.train.x, self.train.mask
-            self._layer = StackedLayer(self.config, self.strengths, x, mask)
+            self._layer = StackedLayer(self.config, self.strengths, x, mask, self._buffers)
 
     def value(self, theta_SP: Tensor) -> Tensor:
         """Return the objective (S,) of every model, remembering what :meth:`gradient` needs."""

@@ -174,7 +174,7 @@ def test_unusable_input_of_a_module_is_named():
 
 @pytest.mark.parametrize("n_samples", [0, 1.5, "all", None])
 def test_n_samples_is_a_count(n_samples):
-    with pytest.raises(ValueError, match="'n_samples' .* must be an int >= 1"):
+    with pytest.raises(ValueError, match=r"'n_samples' .* must be an int >= 1"):
         diagnose(regressor(), X, Y, n_samples=n_samples)
 
 
