@@ -2,7 +2,9 @@
 
 The default model spends its time in passes over (N T, d_ff) and (N, T, T) arrays and in the
 overhead of small operations. Here the forward pass keeps what the gradient needs, the
-gradient adds its products straight into the flat gradient vector.
+gradient adds its products straight into the flat gradient vector, and large intermediates
+live in buffers that are reused from one iteration to the next: memory that is given back to the
+system and taken anew can cost as much as all the rest.
 
 The formulas (row tokens; X = F_0, C = A X, P = Z W_1, H = phi(P), G_x the gradient in x)::
 
@@ -36,16 +38,16 @@ from sklearn_restf._products import add_reduction, product, products, silent
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
 
-def row_softmax(S: Tensor) -> Tensor:
+def row_softmax(S: Tensor, out: Tensor) -> Tensor:
     """Return the softmax over the last axis.
 
     torch's kernel works row by row: on rows of fewer than about 16 numbers, and in float64, four
     passes over the whole array are 2 to 5 times faster on a CPU.
     """
     if S.device.type != "cpu" or (S.shape[-1] >= 16 and S.dtype == torch.float32):
-        return torch.softmax(S, dim=-1)
-    A = (S - S.amax(-1, keepdim=True)).exp_()
-    return A.div_(A.sum(-1, keepdim=True))
+        return torch.softmax(S, dim=-1, out=out)
+    torch.sub(S, S.amax(-1, keepdim=True), out=out).exp_()
+    return out.div_(out.sum(-1, keepdim=True))
 
 
 def is_supported(config: ModuleConfig) -> bool:
@@ -54,7 +56,7 @@ def is_supported(config: ModuleConfig) -> bool:
 
 
 class FusedLayer:
-    """Forward pass and gradient for one batch.
+    """Forward pass and gradient for one batch, with its buffers.
 
     Parameters
     ----------
@@ -76,11 +78,14 @@ class FusedLayer:
         self.last, self.mean = config.pooling == "last", config.pooling == "mean"
         self.scale = 1.0 / math.sqrt(config.d_qk)
         self.constant_input = config.embedding == "none" and config.positional_encoding != "learned"
+        self._buffers: dict[str, Tensor] = {}
         self.saved: dict[str, Any] = {}
         self.x = torch.empty(0)
 
     def bind(self, x: Tensor, mask: Tensor | None) -> FusedLayer:
-        """Work on this batch from now on."""
+        """Work on this batch from now on; buffers are kept while the shape stays."""
+        if self.x.shape != x.shape:
+            self._buffers.clear()
         self.x, self.mask = x, mask
         self.N, self.T = x.shape[:2]
         causal = self.config.causal and not self.last  # the last token sees all anyway
@@ -95,6 +100,12 @@ class FusedLayer:
         self._F = self._embed() if self.constant_input else None
         return self
 
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        """Return a reusable uninitialised tensor."""
+        if name not in self._buffers:
+            self._buffers[name] = self.x.new_empty(shape)
+        return self._buffers[name]
+
     def _embed(self) -> Tensor:
         """Return F_0, as :meth:`ResidualTransformer.embed` does."""
         config, weights = self.config, self.weights
@@ -102,15 +113,15 @@ class FusedLayer:
         position = self._position()
         if config.embedding == "none":
             x = self.x.contiguous()
-            return x if position is None else x + position
+            return x if position is None else torch.add(x, position, out=self.buffer("F", N, T, D))
         weight, bias = weights["embedding_weight"], weights["embedding_bias"]
+        F = self.buffer("F", N, T, D)
         if config.embedding == "shared":
-            F = product(self.x.reshape(N * T, -1), weight).view(N, T, D)
+            F = product(self.x.reshape(N * T, -1), weight, out=F.view(N * T, D)).view(N, T, D)
             return F.add_(bias if position is None else bias + position)
         if position is not None:
             bias = bias + position
         # one (N x width)(width x D) product per group
-        F = self.x.new_empty(N, T, D)
         torch.baddbmm(bias[:, None], self.x.transpose(0, 1), weight, out=F.transpose(0, 1))
         return F
 
@@ -133,7 +144,8 @@ class FusedLayer:
         if self.padded is not None:
             # every activation is 0 at 0: padding then adds nothing to sums over tokens
             Z.index_fill_(0, self.padded, 0.0)
-        P = product(Z, self.weights["blocks.0.ffn_in"])
+        P = self.buffer("P", Z.shape[0], self.config.d_ff)
+        P = product(Z, self.weights["blocks.0.ffn_in"], out=P)
         H = P.relu_() if self.config.activation == "relu" else self._activate(P)
         self.saved |= {"Z": Z, "P": P, "H": H}
         return self._read_out(Z, H)
@@ -150,18 +162,18 @@ class FusedLayer:
         else:
             source, Q = F[:, -1] if self.last_index is None else F[self.last_index], 1
         # F W_Q W_K^T F^T: one projection of the tokens instead of two
-        M = self.x.new_empty(D, D)
+        M = self.buffer("M", D, D)
         torch.addmm(
             M, weights["blocks.0.query"], weights["blocks.0.key"].T, beta=0, alpha=self.scale, out=M
         )
-        query = product(source, M).view(N, Q, D)
-        S = products(query, F.transpose(1, 2))
+        query = product(source, M, out=self.buffer("query", N * Q, D)).view(N, Q, D)
+        S = products(query, F.transpose(1, 2), out=self.buffer("S", N, Q, T))
         if self.forbidden is not None:
             S.masked_fill_(self.forbidden, -torch.inf)
-        A = row_softmax(S)
-        C = products(A, F).view(N * Q, D)
+        A = row_softmax(S, self.buffer("A", N, Q, T))
+        C = products(A, F, out=self.buffer("C", N, Q, D)).view(N * Q, D)
         self.saved |= {"source": source, "M": M, "query": query, "A": A, "C": C}
-        Z = product(C, weights["blocks.0.value"])
+        Z = product(C, weights["blocks.0.value"], out=self.buffer("Z", N * Q, D))
         return Z.add_(source, alpha=self.config.residual_beta)
 
     def _read_out(self, Z: Tensor, H: Tensor) -> Tensor:
@@ -189,7 +201,7 @@ class FusedLayer:
             prediction.addmm_(H.view(rows[0], -1), W_2U.view(-1, C))
             self.saved |= {"W_2U": W_2U}
         else:
-            F_out = product(H, W_2).add_(Z, alpha=gamma)
+            F_out = product(H, W_2, out=self.buffer("F_out", *Z.shape)).add_(Z, alpha=gamma)
             self.saved["F_out"] = F_out
             prediction = torch.addmm(b, F_out.view(rows), W_U)
         return prediction.view(self.N, self.T, C) if pooling == "none" else prediction
@@ -229,7 +241,8 @@ class FusedLayer:
         (R, D), M, C = Z.shape, H.shape[1], W_U.shape[1]
         gamma = self.config.ffn_residual_beta
         rows = (self.N, self.T * D) if self.config.pooling == "flatten" else (R, D)
-        G_F = product(slope, W_U.T).view(R, D)
+        G_F = product(slope, W_U.T, out=self.buffer("G_F read", *rows)).view(R, D)
+        G_H = self.buffer("G_H", R, M)
         if saved["absorbed"]:
             gradients["readout"].addmm_(Z.view(rows).T, slope, alpha=gamma)
             G_W2U = (H.view(rows[0], -1).T @ slope).view(-1, M, C)
@@ -237,11 +250,11 @@ class FusedLayer:
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.transpose(1, 2)).sum(0))
             gradients["readout"].view(-1, D, C).add_(torch.matmul(W_2.T, G_W2U))
             W_2U = saved["W_2U"].view(-1, C)
-            G_H = product(slope, W_2U.T).view(R, M)
+            G_H = product(slope, W_2U.T, out=G_H.view(rows[0], -1)).view(R, M)
         else:
             gradients["readout"].addmm_(saved["F_out"].view(rows).T, slope)
             add_reduction(gradients["blocks.0.ffn_out"], H, G_F)
-            G_H = product(G_F, W_2.T)
+            G_H = product(G_F, W_2.T, out=G_H)
         return self._back_hidden(G_H).add_(G_F, alpha=gamma)
 
     def _back_hidden(self, G_H: Tensor) -> Tensor:
@@ -249,7 +262,7 @@ class FusedLayer:
         Z, W_1 = self.saved["Z"], self.weights["blocks.0.ffn_in"]
         G_P = self._back_activation(G_H)
         add_reduction(self.gradients["blocks.0.ffn_in"], Z, G_P)
-        return product(G_P, W_1.T)
+        return product(G_P, W_1.T, out=self.buffer("G_Z", *Z.shape))
 
     def _back_activation(self, G_H: Tensor) -> Tensor:
         """Return the gradient in the preactivation."""
@@ -276,21 +289,21 @@ class FusedLayer:
         Q = A.shape[1]
         add_reduction(gradients["blocks.0.value"], C, G_Z)
         W_V = weights["blocks.0.value"]
-        G_C = product(G_Z, W_V.T).view(N, Q, D)
-        G_S = products(G_C, F.transpose(1, 2))
+        G_C = product(G_Z, W_V.T, out=self.buffer("G_C", N * Q, D)).view(N, Q, D)
+        G_S = products(G_C, F.transpose(1, 2), out=self.buffer("G_S", N, Q, T))
         G_S.mul_(A)  # the softmax's Jacobian: A o G - A rowsum(A o G)
         G_S.addcmul_(A, G_S.sum(-1, keepdim=True), value=-1.0)
-        G_query = products(G_S, F).view(N * Q, D)
-        G_M = self.x.new_zeros(D, D)
+        G_query = products(G_S, F, out=self.buffer("G_query", N, Q, D)).view(N * Q, D)
+        G_M = self.buffer("G_M", D, D).zero_()
         add_reduction(G_M, saved["source"], G_query)
         W_Q, W_K, scale = weights["blocks.0.query"], weights["blocks.0.key"], self.scale
         gradients["blocks.0.query"].addmm_(G_M, W_K, alpha=scale)
         gradients["blocks.0.key"].addmm_(G_M.T, W_Q, alpha=scale)
         if self.constant_input:
             return
-        G_F = products(A.transpose(1, 2), G_C)
-        G_F.add_(products(G_S.transpose(1, 2), query))
-        own = product(G_query, saved["M"].T)
+        G_F = products(A.transpose(1, 2), G_C, out=self.buffer("G_F", N, T, D))
+        G_F.add_(products(G_S.transpose(1, 2), query, out=self.buffer("G_F keys", N, T, D)))
+        own = product(G_query, saved["M"].T, out=self.buffer("own", N * Q, D))
         own.add_(G_Z, alpha=self.config.residual_beta)
         if not self.last:
             G_F.view(N * T, D).add_(own)

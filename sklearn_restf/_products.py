@@ -70,13 +70,13 @@ def silent(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b``."""
+def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return ``a @ b``, in `out` where it is given and the library can do that."""
     if a.shape[1] == 1:  # an outer product is one multiplication
-        return a * b
+        return torch.mul(a, b, out=out)
     if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
         return one_dnn(a, b.T)
-    return _by_numpy(a, b) if _numpy_serves(a) else torch.mm(a, b)
+    return _by_numpy(a, b, out) if _numpy_serves(a) else torch.mm(a, b, out=out)
 
 
 def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
