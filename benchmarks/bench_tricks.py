@@ -55,6 +55,10 @@ def masked_slope(G_H, H, _threshold, grad_input):
     return torch.mul(G_H, (H > 0).to(H.dtype), out=grad_input)
 
 
+def new_buffer(layer, _name, *shape):
+    return layer.x.new_empty(shape)
+
+
 def one_group(lengths, _config, _work):
     return [np.argsort(lengths, kind="stable")]
 
@@ -131,6 +135,11 @@ TRICKS = [
         (of(_products, "_numpy_serves", never),),
         ("tiny", "small table", "table", WINDOWS + "mean"),
         dtypes=BOTH,
+    ),
+    Trick(
+        "intermediate results written over those of the last iteration",
+        (of(_fused.FusedLayer, "buffer", new_buffer),),
+        ("tiny", "table", WINDOWS + "mean", WINDOWS + "flatten"),
     ),
     Trick(
         "ragged samples grouped by length",
