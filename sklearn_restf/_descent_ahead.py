@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -184,15 +185,8 @@ class DeviceDescent(GradientDescent):
         ahead = self._ahead = Ahead(state.clone(), self.iteration, [])
         # a step takes one trial at least, so that the last iteration is never passed
         count = max(1, min(TRIALS, self.n_iter - self.iteration))
-        records = torch.empty(
-            (count, len(self._record)), dtype=torch.float64, device=state.loss.device
-        )
-        for row in records:
-            self._run_trial()
-            row.copy_(self._record)
-        ahead.trials = [
-            Trial(bool(accepted), *numbers) for accepted, *numbers in records.cpu().tolist()
-        ]
+        records = run_many(self._run_trial, self._record, count)
+        ahead.trials = [Trial(bool(accepted), *numbers) for accepted, *numbers in records.tolist()]
         return ahead
 
     def _prepare(self) -> State:
@@ -215,10 +209,7 @@ class DeviceDescent(GradientDescent):
             best_value=value.clone(),
         )
         self._record = torch.zeros(6, dtype=torch.float64, device=device)
-        if device.type == "cuda" and self.n_iter >= FEWEST_ITERATIONS:
-            before = state.clone()
-            self.graph = capture(self._trial, device)
-            state.copy_(before)
+        self.graph = capture_where_it_pays(self._trial, state, self.n_iter, device)
         return state
 
     def _run_trial(self) -> None:
@@ -263,6 +254,27 @@ class DeviceDescent(GradientDescent):
 def as_tensor(value: Tensor) -> Tensor:
     """Return a number as it is, on its device, so that nothing waits for it."""
     return value
+
+
+def run_many(run_trial: Callable[[], None], record: Tensor, count: int) -> Tensor:
+    """Run trials, and read what each has left in `record` in one go."""
+    records = record.new_empty((count, *record.shape))
+    for row in records:
+        run_trial()
+        row.copy_(record)
+    return records.cpu()
+
+
+def capture_where_it_pays(
+    trial: Callable[[], None], state: Tensors, n_iter: int, device: torch.device
+) -> torch.cuda.CUDAGraph | None:
+    """Capture a trial on CUDA, if there are iterations enough; it leaves `state` as it was."""
+    if device.type != "cuda" or n_iter < FEWEST_ITERATIONS:
+        return None
+    before = state.clone()
+    graph = capture(trial, device)
+    state.copy_(before)
+    return graph
 
 
 def capture(trial: Any, device: torch.device) -> torch.cuda.CUDAGraph | None:

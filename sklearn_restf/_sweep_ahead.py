@@ -60,7 +60,9 @@ class DeviceStackedDescent(StackedDescent):
         state = self._now
         self.theta, self.best_theta = state.theta, state.best_theta
         self.rate = state.rate.cpu().numpy()
-        self._graph: Any = None  # with the memory it holds
+        self._graph = None  # with the memory it holds
+        # NaN where a model did not get to
+        self.best_iteration = np.where(np.isnan(self.criterion), np.inf, self.criterion).argmin(1)
         return [
             self._result(row, REASONS[int(code)], n_iter=int(self.iterations[row]))
             for row, code in enumerate(self.reason)
@@ -101,34 +103,21 @@ class DeviceStackedDescent(StackedDescent):
         self.losses[:, 0], self.norms[:, 0], self.criterion[:, 0] = (
             torch.stack([loss, norm, value]).cpu().numpy()
         )
-        self.best_value = self._now.best_value.cpu().numpy().copy()
-        self._graph = None
-        if device.type == "cuda" and n >= _descent_ahead.FEWEST_ITERATIONS:
-            before = self._now.clone()
-            self._graph = _descent_ahead.capture(self._trial, device)
-            self._now.copy_(before)
+        self._graph = _descent_ahead.capture_where_it_pays(self._trial, self._now, n, device)
 
     def _run_ahead(self) -> None:
         """Run as many trials as there can be of use, and write down what happened."""
         left = self.settings.max_iter - self.iterations[self.reason == 0].min()
         count = max(1, min(_descent_ahead.TRIALS, int(left)))
-        records = self._record.new_empty((count, *self._record.shape))
-        for record in records:
-            if self._graph is None:
-                self._trial()
-            else:
-                self._graph.replay()
-            record.copy_(self._record)
-        for accepted, loss, norm, rate, value, reason in records.cpu().numpy():
+        run_trial = self._trial if self._graph is None else self._graph.replay
+        records = _descent_ahead.run_many(run_trial, self._record, count)
+        for accepted, loss, norm, rate, value, reason in records.numpy():
             rows = np.flatnonzero(accepted)
             self.iterations[rows] += 1
             n = self.iterations[rows]
             self.rates[rows, n - 1] = rate[rows]
             self.losses[rows, n], self.norms[rows, n] = loss[rows], norm[rows]
             self.criterion[rows, n] = value[rows]
-            improved = rows[value[rows] < self.best_value[rows]]
-            self.best_value[improved] = value[improved]
-            self.best_iteration[improved] = self.iterations[improved]
             self.reason = reason
 
     def _trial(self) -> None:

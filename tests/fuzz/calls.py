@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from tests.fuzz.data import rarely
 from tests.fuzz.judge import (
-    FEATURE_NAMES,
     Fault,
-    described,
+    check_warnings,
     fingerprint,
     global_state,
     names_in,
@@ -62,10 +61,7 @@ def called(
         raise Fault(f"{step}: global state changed")
     if given != fingerprint(list(inputs)):
         raise Fault(f"{step}: an input was written to")
-    for warning in caught:
-        fine = issubclass(warning.category, tuple(warns))
-        if not fine and not FEATURE_NAMES.search(str(warning.message)):
-            raise Fault(f"{step}: {described(warning)}")
+    check_warnings(step, caught, tuple(warns))
     if error is None:
         if spoilt:
             raise Fault(f"{step}: not refused: {sorted(spoilt)}")

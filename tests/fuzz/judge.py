@@ -97,6 +97,14 @@ def observed(step, call, refusals=(ValueError, TypeError)):
     return result, error, caught
 
 
+def check_warnings(step, caught, allowed):
+    """Raise for a warning of another category than those allowed."""
+    for warning in caught:
+        fine = issubclass(warning.category, allowed)
+        if not fine and not FEATURE_NAMES.search(str(warning.message)):
+            raise Fault(f"{step}: {described(warning)}")
+
+
 def attempt(step, case, call, *, must_refuse=frozenset()):
     """Return the result of a call, or None if it was refused in good words."""
     spoilt = case.spoilt("fit")
@@ -104,12 +112,9 @@ def attempt(step, case, call, *, must_refuse=frozenset()):
     refusals += [FileNotFoundError] if "init" in spoilt else []
     refusals += [MemoryError] if "d_ff" in spoilt else []
     result, error, caught = observed(step, call, tuple(refusals))
-    for warning in caught:
-        if step == "search" and SEARCHES.search(str(warning.message)):
-            continue
-        fine = issubclass(warning.category, ALLOWED_WARNINGS)
-        if not fine and not FEATURE_NAMES.search(str(warning.message)):
-            raise Fault(f"{step}: {described(warning)}")
+    if step == "search":
+        caught = [warning for warning in caught if not SEARCHES.search(str(warning.message))]
+    check_warnings(step, caught, ALLOWED_WARNINGS)
     if error is None:
         if must_refuse:
             raise Fault(f"{step}: not refused: {sorted(must_refuse)}")
