@@ -6,7 +6,7 @@ import numpy as np
 from _reproduce_common import DataMissing, finish, jena_file, jena_windows, plain, print_table
 
 from sklearn_restf import THEOREM_SETTINGS, ResidualTransformerRegressor, diagnose
-from sklearn_restf._rates import measure_rate
+from sklearn_restf._diagnostics.convergence_rate import measure_rate
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from _reproduce_common import DataMissing, finish, jena_file, jena_windows, plain, print_table
 
-from sklearn_restf._spectra import centred_residual, singular_values
+from sklearn_restf._diagnostics.singular_values import centred_residual, singular_values
 
 # name: (variance of the entries of W_Q and W_K, power of d_qk that divides the logits, tied)
 VARIANTS = {

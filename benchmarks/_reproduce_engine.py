@@ -1,6 +1,6 @@
 """Many one-layer models at once: full-batch gradient descent with a leading model axis.
 
-The equations are those of ``sklearn_restf._module`` for one layer and one head without biases;
+The equations are those of ``sklearn_restf._model.module``, one layer, one head, no biases;
 beta is an axis like the seed and the step, so that a whole sweep is one tensor computation. A test
 compares it with the package's module. M models, N samples, T tokens, D width, K query width.
 """

@@ -156,7 +156,7 @@ def spectra_of(weights, x, beta, n_betas):
 
 def summary(curves, betas):
     """Return losses at shares of the budget, measured rates and how often larger is ahead."""
-    from sklearn_restf._rates import measure_rate
+    from sklearn_restf._diagnostics.convergence_rate import measure_rate
 
     n_iter = curves.shape[2] - 1
     moments = [max(1, round(share * n_iter)) for share in BUDGET]

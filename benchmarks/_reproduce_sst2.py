@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from _reproduce_common import compact, finish, plain, print_table, sst2_folder
 
-from sklearn_restf import _compute
-from sklearn_restf._module import ModuleConfig
-from sklearn_restf._spectra import centred_residual
-from sklearn_restf._state import build_module, initial_state, is_weight
+from sklearn_restf._diagnostics.singular_values import centred_residual
+from sklearn_restf._model import forward
+from sklearn_restf._model.initialization import build_module, initial_state, is_weight
+from sklearn_restf._model.module import ModuleConfig
 
 DEPTHS = (2, 6, 10)
 SHARED = 0.03
@@ -139,7 +139,7 @@ def weights(config, init, seed, gpt2):
 
 def loss_of(module, x, y, loss):
     """Return the mean training loss of labels -1 and 1."""
-    prediction = _compute.forward(module, x)[:, 0]
+    prediction = forward.forward(module, x)[:, 0]
     if loss == "squared":
         return 0.5 * ((prediction - y) ** 2).mean()
     return torch.nn.functional.softplus(-y * prediction).mean()
@@ -175,7 +175,7 @@ def residuals(module, x):
 
 def arm(x, y, init, loss, L, residual, seeds, grid, n_iter, gpt2):
     """Train one arm for every seed and step."""
-    from sklearn_restf._rates import measure_rate
+    from sklearn_restf._diagnostics.convergence_rate import measure_rate
 
     config = configuration(L, residual, x.shape[2], gpt2)
     curves = np.zeros((len(seeds), len(grid), n_iter + 1))

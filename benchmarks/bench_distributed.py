@@ -36,7 +36,7 @@ from _report import save_results
 from _timing import choose_n_iter, slope
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._collective import HEADER
+from sklearn_restf._utils.process_group import HEADER
 from sklearn_restf.distributed import single_process
 
 NETWORKS = {  # assumed: bytes per second that a program gets, seconds per message

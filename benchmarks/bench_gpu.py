@@ -45,8 +45,8 @@ from sklearn_restf import (
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
-    _descent_ahead,
 )
+from sklearn_restf._training import cuda_graph
 
 # dtype, iterations, largest relative difference allowed
 DOUBLE, SINGLE = ("float64", 40, 1e-6), ("float32", 10, 1e-3)
@@ -65,19 +65,19 @@ def say(*words):
 @contextmanager
 def reading_every_step():
     """Switch the running ahead of trials off."""
-    devices, _descent_ahead.DEVICES = _descent_ahead.DEVICES, ()
+    devices, cuda_graph.DEVICES = cuda_graph.DEVICES, ()
     try:
         yield
     finally:
-        _descent_ahead.DEVICES = devices
+        cuda_graph.DEVICES = devices
 
 
 class Captures:
     """Count the CUDA graphs that were captured, and the attempts that failed."""
 
     def __init__(self):
-        self.capture, self.done, self.failed = _descent_ahead.capture, 0, 0
-        _descent_ahead.capture = self
+        self.capture, self.done, self.failed = cuda_graph.capture, 0, 0
+        cuda_graph.capture = self
 
     def __call__(self, *arguments):
         """Capture, and count."""

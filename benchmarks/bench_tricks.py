@@ -28,8 +28,13 @@ from _report import save_results
 from _timing import choose_n_iter, slope, timed
 from bench_sweep import DATA_SETS, PARAMETERS, contenders
 
-from sklearn_restf import _batches, _compute, _fused, _objective, _products, _sweep
-from sklearn_restf._module import allowed_attention, pool
+from sklearn_restf._data import batches
+from sklearn_restf._model import forward as forward_module
+from sklearn_restf._model import gradient as gradient_module
+from sklearn_restf._model import matmul
+from sklearn_restf._model.module import allowed_attention, pool
+from sklearn_restf._training import objective
+from sklearn_restf.model_selection import _sweep
 
 REPEATS, SECONDS = 7, 0.3
 
@@ -41,8 +46,8 @@ def pool_last_of_all(module, x, mask=None):
     F = module.embed(x)
     allowed = allowed_attention(F.shape[1], mask, module.config.causal, F.device)
     for block in module.blocks:
-        Z = _compute.attend_all(block, F, allowed)
-        F = module.config.ffn_residual_beta * Z + _compute.feed_forward(block, Z)
+        Z = forward_module.attend_all(block, F, allowed)
+        F = module.config.ffn_residual_beta * Z + forward_module.feed_forward(block, Z)
     return pool(F, mask, module.config.pooling) @ module.readout + module.readout_bias
 
 
@@ -85,7 +90,7 @@ def of(owner, name, value):
     return partial(mock.patch.object, owner, name, value)
 
 
-AUTOGRAD = (of(_objective, "is_supported", never),)
+AUTOGRAD = (of(objective, "is_supported", never),)
 MORE = [
     Workload("small table 442 x 4", 442, 4, 16, 64, "flatten", kind="table"),
 ]
@@ -99,51 +104,51 @@ TRICKS = [
     ),
     Trick(
         "the last layer computes only what is pooled",
-        (of(_compute, "forward", pool_last_of_all),),
+        (of(forward_module, "forward", pool_last_of_all),),
         (WINDOWS + "last", WINDOWS + "mean"),
         common=AUTOGRAD,
     ),
     Trick(
         "W_2 absorbed into the readout",
-        (of(_compute, "absorb_readout", never), of(_fused, "absorb_readout", never)),
+        (of(forward_module, "absorb_readout", never), of(gradient_module, "absorb_readout", never)),
         (WINDOWS + "flatten",),
     ),
     Trick(
         "the key matrix absorbed",
-        (of(_compute, "absorb_key", never),),
+        (of(forward_module, "absorb_key", never),),
         ("table", WINDOWS + "mean"),
         common=AUTOGRAD,
     ),
     Trick(
         "softmax in passes over the whole array",
-        (of(_fused, "row_softmax", torch_softmax),),
+        (of(gradient_module, "row_softmax", torch_softmax),),
         ("tiny", "table", WINDOWS + "mean"),
         dtypes=BOTH,
     ),
     Trick(
         "relu differentiated in one pass",
-        (of(_fused, "relu_backward", masked_slope),),
+        (of(gradient_module, "relu_backward", masked_slope),),
         ("tiny", WINDOWS + "mean", WINDOWS + "flatten"),
     ),
     Trick(
         "large products by oneDNN",
-        (of(_products, "_one_dnn", lambda: None),),
+        (of(matmul, "_one_dnn", lambda: None),),
         (WINDOWS + "mean", "ragged"),
     ),
     Trick(
         "products by NumPy",
-        (of(_products, "_numpy_serves", never),),
+        (of(matmul, "_numpy_serves", never),),
         ("tiny", "small table", "table", WINDOWS + "mean"),
         dtypes=BOTH,
     ),
     Trick(
         "intermediate results written over those of the last iteration",
-        (of(_fused.FusedLayer, "buffer", new_buffer),),
+        (of(gradient_module.FusedLayer, "buffer", new_buffer),),
         ("tiny", "table", WINDOWS + "mean", WINDOWS + "flatten"),
     ),
     Trick(
         "ragged samples grouped by length",
-        (of(_batches, "groups_of_equal_length", one_group),),
+        (of(batches, "groups_of_equal_length", one_group),),
         ("ragged",),
     ),
 ]

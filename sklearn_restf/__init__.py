@@ -3,15 +3,16 @@
 The estimators tell why they converge: see ``convergence_diagnostics_``.
 """
 
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf._fit_diagnostics import diagnose
-from sklearn_restf._theorem import THEOREM_SETTINGS
-from sklearn_restf.classifier import ResidualTransformerClassifier
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf._diagnostics.diagnose import diagnose
+from sklearn_restf._estimator.classifier import ResidualTransformerClassifier
+from sklearn_restf._estimator.regressor import ResidualTransformerRegressor
+from sklearn_restf._estimator.theorem_settings import THEOREM_SETTINGS
+from sklearn_restf._utils.old_names import register_old_names
 from sklearn_restf.model_selection import (
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressorCV,
 )
-from sklearn_restf.regressor import ResidualTransformerRegressor
 
 __version__ = "0.1.0"
 
@@ -24,3 +25,5 @@ __all__ = [
     "ResidualTransformerRegressorCV",
     "diagnose",
 ]
+
+register_old_names(__name__)

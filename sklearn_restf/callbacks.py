@@ -12,10 +12,13 @@ import torch
 from skorch.callbacks import Callback
 from torch import Tensor, nn
 
-from sklearn_restf._checkpoint import TrainingCheckpoint
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf._module import Block, LayerOutput
-from sklearn_restf._parameters import (
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf._diagnostics.convergence_rate import measure_rate
+from sklearn_restf._diagnostics.singular_values import Spectra, spectra
+from sklearn_restf._model.module import Block, LayerOutput
+from sklearn_restf._training.checkpoint import TrainingCheckpoint
+from sklearn_restf._training.net import FullBatchNet
+from sklearn_restf._utils.validation import (
     BOOL,
     check_parameters,
     instance_of,
@@ -23,9 +26,6 @@ from sklearn_restf._parameters import (
     one_of,
     real,
 )
-from sklearn_restf._rates import measure_rate
-from sklearn_restf._spectra import Spectra, spectra
-from sklearn_restf._training import FullBatchNet
 
 __all__ = ["ConvergenceMonitor", "TrainingCheckpoint"]
 

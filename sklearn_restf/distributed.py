@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import distributed
 
-from sklearn_restf._collective import chosen
+from sklearn_restf._utils.process_group import chosen
 
 __all__ = ["process_group", "rows_of_rank", "single_process"]
 

@@ -23,6 +23,8 @@ hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("default")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+#: The private parts, from the roof to the ground; what is public stands above, but for the last.
+PACKAGES = ["_estimator", "_diagnostics", "_training", "_model", "_data", "_utils", "exceptions"]
 
 
 def pytest_report_header():

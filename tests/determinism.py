@@ -115,8 +115,8 @@ CHANGES = {
 
 
 if __name__ == "__main__":
-    from sklearn_restf import _threads
+    from sklearn_restf._utils import threads as threads_module
 
-    _threads.SMALL_WORK = 0  # or the fit would take one thread, being small
+    threads_module.SMALL_WORK = 0  # or the fit would take one thread, being small
     name, *part = sys.argv[1:]
     np.save(sys.stdout.buffer, output(name, join(*part) if part else slice(None)))

@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 
 from sklearn_restf import ResidualTransformerClassifierCV
-from sklearn_restf._collective import ProcessGroup
+from sklearn_restf._utils.process_group import ProcessGroup
 from sklearn_restf.callbacks import TrainingCheckpoint
 from sklearn_restf.distributed import process_group, single_process
 from tests import distributed_cases as cases

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from sklearn_restf._input import RawTokens
-from sklearn_restf._module import ModuleConfig
-from sklearn_restf._state import build_module, initial_state
-from sklearn_restf._tokens import TokenLayout
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.tokens import TokenLayout
+from sklearn_restf._model.initialization import build_module, initial_state
+from sklearn_restf._model.module import ModuleConfig
 
 ORACLE_OPTIONS = (
     "residual_beta",

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_restf import _batches
-from sklearn_restf._batches import (
+from sklearn_restf._data import batches as batches_module
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.batches import (
     Batches,
     activation_bytes,
     check_memory,
     groups_of_equal_length,
     row_sets,
 )
-from sklearn_restf._input import RawTokens
 from tests.random_modules import make_config, raw_tokens_and_layout
 
 CPU = torch.device("cpu")
@@ -88,7 +88,7 @@ def cost_of_groups(groups, config, work_of_calls):
 def test_no_other_grouping_costs_less(lengths, work_of_calls):
     lengths, config = np.array(lengths), make_config(ragged=True, pooling="mean")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_batches, "TOKENS_OF_CALLS", 0)
+        patch.setattr(batches_module, "TOKENS_OF_CALLS", 0)
         found = groups_of_equal_length(lengths, config, work_of_calls)
     assert_array_equal(np.sort(all_rows(found, len(lengths))), np.arange(len(lengths)))
     distinct = np.unique(lengths)
@@ -105,7 +105,7 @@ def test_many_lengths_are_grouped_in_time():
     lengths = np.random.default_rng(0).integers(1, 200_000, 5000)
     sets = groups_of_equal_length(lengths, make_config(ragged=True), 4e6)
     assert_array_equal(np.sort(np.concatenate(sets)), np.arange(5000))
-    assert len(sets) <= _batches.MAX_LENGTHS
+    assert len(sets) <= batches_module.MAX_LENGTHS
 
 
 @pytest.mark.parametrize("chunk_size", [None, 3])
@@ -164,7 +164,7 @@ def test_batches_are_kept_when_they_fit_and_rebuilt_when_not(monkeypatch):
     config, tokens, layout, y = samples()
     kept = make_batches(config, tokens, layout, y, chunk_size=2)
     assert [a is b for a, b in zip(kept, kept, strict=True)] == [True] * 4
-    monkeypatch.setattr(_batches, "CACHE_BYTES", 0)
+    monkeypatch.setattr(batches_module, "CACHE_BYTES", 0)
     rebuilt = make_batches(config, tokens, layout, y, chunk_size=2)
     assert [a is b for a, b in zip(rebuilt, rebuilt, strict=True)] == [False] * 4
     for left, right in zip(kept, rebuilt, strict=True):
@@ -176,12 +176,12 @@ def test_chunks_are_chosen_when_the_graph_would_be_too_large(monkeypatch):
     assert make_batches(config, tokens, layout, y).keeps_graph
     assert not make_batches(config, tokens, layout, y, chunk_size=100).keeps_graph
     per_sample = activation_bytes(config, 3, 8)
-    monkeypatch.setattr(_batches, "GRAPH_BYTES", 50 * per_sample - 1)
-    monkeypatch.setattr(_batches, "CHUNK_BYTES", 10 * per_sample)
+    monkeypatch.setattr(batches_module, "GRAPH_BYTES", 50 * per_sample - 1)
+    monkeypatch.setattr(batches_module, "CHUNK_BYTES", 10 * per_sample)
     batches = make_batches(config, tokens, layout, y)
     assert not batches.keeps_graph
     assert [len(batch.x) for batch in batches] == [10] * 5
-    monkeypatch.setattr(_batches, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(batches_module, "CHUNK_BYTES", 1)
     assert len(make_batches(config, tokens, layout, y).row_sets) == 50
 
 
@@ -213,5 +213,5 @@ def test_memory_of_attention_is_quadratic_in_the_number_of_tokens():
 def test_a_gpu_lends_a_quarter_of_its_free_memory(monkeypatch):
     """Chunks of the size that suits a CPU would leave most of it idle."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80, 100))
-    assert _batches.spare_bytes(torch.device("cuda")) == 20
-    assert _batches.spare_bytes(torch.device("cpu")) == 0
+    assert batches_module.spare_bytes(torch.device("cuda")) == 20
+    assert batches_module.spare_bytes(torch.device("cpu")) == 0

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from sklearn_restf._certificate import Certificate, activation_slopes, certify
-from sklearn_restf._module import ACTIVATIONS, ModuleConfig
-from sklearn_restf._state import build_module
+from sklearn_restf._diagnostics.certificate import Certificate, activation_slopes, certify
+from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
 from tests.random_modules import make_config, random_module, random_state_of, random_tokens
 from tests.reference_instances import assert_at_most, instances, make_model
 from tests.reference_theory import certificate, mean_pooled_certificate, singular_value

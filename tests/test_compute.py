@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sklearn_restf import _compute
-from sklearn_restf._module import ACTIVATIONS
-from sklearn_restf._state import build_module
+from sklearn_restf._model import forward as forward_module
+from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.module import ACTIVATIONS
 from tests.random_modules import make_config, random_state_of, random_tokens
 
 POOLINGS = ("mean", "last", "flatten", "none")
@@ -53,12 +53,14 @@ def check(config, seed, n_samples=3, lengths=None, dtype=torch.float64):
     exact_module = build_module(config, state)
     exact = values_and_gradients(plain, exact_module, x, mask, cotangent)
     if dtype == torch.float64:
-        fast = values_and_gradients(_compute.forward, exact_module, x, mask, cotangent)
+        fast = values_and_gradients(forward_module.forward, exact_module, x, mask, cotangent)
         assert largest_error(fast, exact) < 1e-12
         return
     module = build_module(config, state, dtype=dtype)
     x, cotangent = x.to(dtype), cotangent.to(dtype)
-    error = largest_error(values_and_gradients(_compute.forward, module, x, mask, cotangent), exact)
+    error = largest_error(
+        values_and_gradients(forward_module.forward, module, x, mask, cotangent), exact
+    )
     unavoidable = largest_error(values_and_gradients(plain, module, x, mask, cotangent), exact)
     assert error < max(1e-6, 4 * unavoidable)
 
@@ -121,7 +123,7 @@ def test_equals_the_plain_module_in_float32(problem):
 @pytest.mark.parametrize(("d_qk", "absorbed"), [(1, False), (8, True)])
 def test_both_sides_of_absorbing_the_key(d_qk, absorbed, pooling, layer_norm, ragged):
     config = make_config(ragged, d_qk=d_qk, pooling=pooling, layer_norm=layer_norm, n_tokens=4)
-    assert _compute.absorb_key(4, config.d_model, d_qk) == absorbed
+    assert forward_module.absorb_key(4, config.d_model, d_qk) == absorbed
     check(config, 0, lengths=[4, 1, 2] if ragged else None)
 
 
@@ -129,7 +131,7 @@ def test_absorbing_the_key_is_chosen_by_multiplications():
     for T, D, K in itertools.product([1, 2, 3, 5, 50], repeat=3):
         absorbed = T * D * D + T * T * D  # X (W_Q W_K^T), then times X^T
         separate = 2 * T * D * K + T * T * K
-        assert _compute.absorb_key(T, D, K) == (absorbed <= separate)
+        assert forward_module.absorb_key(T, D, K) == (absorbed <= separate)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -138,9 +140,9 @@ def test_absorbing_the_key_is_chosen_by_multiplications():
 def test_both_sides_of_absorbing_the_readout(monkeypatch, n_outputs, absorbed, pooling, layer_norm):
     config = make_config(pooling=pooling, layer_norm=layer_norm, n_outputs=n_outputs, d_ff=8)
     calls = []
-    second_linear = _compute.second_linear
+    second_linear = forward_module.second_linear
     monkeypatch.setattr(
-        _compute, "second_linear", lambda *args: calls.append(1) or second_linear(*args)
+        forward_module, "second_linear", lambda *args: calls.append(1) or second_linear(*args)
     )
     check(config, 0, n_samples=20)
     assert (not calls) == absorbed
@@ -160,7 +162,7 @@ def test_every_pooling_with_one_and_more_heads(pooling, n_heads, layer_norm):
 def test_the_last_token_asks_alone(causal, monkeypatch):
     """With pooling="last" the attention of the last layer is one row a sample."""
     config = make_config(pooling="last", causal=causal, n_layers=1)
-    monkeypatch.setattr(_compute, "attend_all", None)
+    monkeypatch.setattr(forward_module, "attend_all", None)
     check(config, 2)
 
 
@@ -170,5 +172,5 @@ def test_input_is_not_written_to():
     module = build_module(config, random_state_of(config, rng))
     x, _ = random_tokens(config, rng)
     before = x.clone()
-    _compute.forward(module, x).sum().backward()
+    forward_module.forward(module, x).sum().backward()
     assert torch.equal(x, before)

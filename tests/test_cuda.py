@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import sklearn_restf._descent_ahead as descent_ahead
+import sklearn_restf._training.cuda_graph as descent_ahead
 from sklearn_restf import (
     ResidualTransformerClassifier,
     ResidualTransformerClassifierCV,

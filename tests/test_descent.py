@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from sklearn_restf import _batches
-from sklearn_restf._batches import Batches
-from sklearn_restf._input import RawTokens
-from sklearn_restf._losses import binary_log_loss, multinomial_log_loss, squared_error
-from sklearn_restf._objective import Objective
-from sklearn_restf._state import build_module, is_weight, state_of
+from sklearn_restf._data import batches as batches_module
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.batches import Batches
+from sklearn_restf._model.initialization import build_module, is_weight, state_of
+from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss, squared_error
+from sklearn_restf._training.objective import Objective
 from tests import reference
 from tests.random_modules import (
     make_config,
@@ -83,8 +83,8 @@ def test_chunks_and_buckets_of_ragged_samples_change_nothing(pooling, chunk_size
     """Enough samples for several buckets; the oracle here is one sample after the other."""
     lengths = np.random.default_rng(3).integers(1, 4, 200)
     problem = random_problem(lengths=lengths, pooling=pooling, causal=True)
-    monkeypatch.setitem(_batches.WORK_OF_CALLS, "cpu", 1.0)
-    monkeypatch.setattr(_batches, "TOKENS_OF_CALLS", 0)
+    monkeypatch.setitem(batches_module.WORK_OF_CALLS, "cpu", 1.0)
+    monkeypatch.setattr(batches_module, "TOKENS_OF_CALLS", 0)
     bucketed = make_objective(*problem, alpha=0.1)
     assert len(bucketed.batches.row_sets) == 3
     assert bucketed.batches.keeps_graph

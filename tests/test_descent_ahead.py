@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.datasets import load_iris
 
-import sklearn_restf._descent_ahead as descent_ahead
+import sklearn_restf._training.cuda_graph as descent_ahead
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._descent import GradientDescent
-from sklearn_restf._descent_ahead import DeviceDescent
+from sklearn_restf._training.cuda_graph import DeviceDescent
+from sklearn_restf._training.gradient_descent import GradientDescent
 from sklearn_restf.exceptions import DivergenceError
 from tests.test_descent import make_objective, random_problem
 

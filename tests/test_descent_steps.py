@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._descent import SHRINK, SMALLEST_RATE, GradientDescent
-from sklearn_restf._input import RawTokens
-from sklearn_restf._losses import binary_log_loss, multinomial_log_loss
-from sklearn_restf._state import build_module, is_weight, state_of
-from sklearn_restf._tokens import TokenLayout
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.tokens import TokenLayout
+from sklearn_restf._model.initialization import build_module, is_weight, state_of
+from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
+from sklearn_restf._training.gradient_descent import SHRINK, SMALLEST_RATE, GradientDescent
 from tests.random_modules import (
     make_config,
     random_state_of,

@@ -7,11 +7,8 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from sklearn_restf import (
-    ResidualTransformerClassifier,
-    ResidualTransformerRegressor,
-    _threads,
-)
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf._utils import threads as threads_module
 from tests.determinism import CHANGES, RUNS, difference, output
 
 QUICK = "three layers, LayerNorm"  # the other runs, in processes of their own, are slow
@@ -100,7 +97,7 @@ def test_small_and_large_fits_at_once(monkeypatch):
         large = ResidualTransformerRegressor(**SHORT, random_state=0, n_layers=2)
         wide = np.tile(X, (4, 1, 1)), np.tile(Y, 4)
         expected = large.fit(*wide).predict(X)
-        monkeypatch.setattr(_threads, "SMALL_WORK", 1e6)
+        monkeypatch.setattr(threads_module, "SMALL_WORK", 1e6)
         with ThreadPoolExecutor(3) as pool:
             fits = [pool.submit(fit, model) for model in KINDS[:2]]
             found = pool.submit(large.fit, *wide).result().predict(X)

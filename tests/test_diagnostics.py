@@ -19,7 +19,7 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     diagnose,
 )
-from sklearn_restf._spectra import singular_values, spectra
+from sklearn_restf._diagnostics.singular_values import singular_values, spectra
 from tests import reference_diagnostics as oracle
 from tests.reference_instances import make_model
 

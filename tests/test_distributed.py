@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_restf._collective import ALONE, current_group
+from sklearn_restf._utils.process_group import ALONE, current_group
 from sklearn_restf.distributed import rows_of_rank
 from tests import distributed_cases as cases
 from tests.conftest import REPOSITORY

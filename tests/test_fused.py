@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sklearn_restf import _products
-from sklearn_restf._fused import FusedLayer, is_supported
-from sklearn_restf._losses import (
+from sklearn_restf._model import matmul
+from sklearn_restf._model.gradient import FusedLayer, is_supported
+from sklearn_restf._model.initialization import build_module, initial_state
+from sklearn_restf._model.losses import (
     binary_log_loss,
     loss_and_slope,
     multinomial_log_loss,
     squared_error,
 )
-from sklearn_restf._module import ACTIVATIONS, ModuleConfig
-from sklearn_restf._state import build_module, initial_state
+from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
 
 N, T, W = 5, 6, 3
 
@@ -24,7 +24,7 @@ N, T, W = 5, 6, 3
 @pytest.fixture(autouse=True, params=["numpy", "torch"])
 def library(request, monkeypatch):
     """Products by either library, whatever the number of threads."""
-    monkeypatch.setattr(_products, "_numpy_serves", lambda a: request.param == "numpy")
+    monkeypatch.setattr(matmul, "_numpy_serves", lambda a: request.param == "numpy")
 
 
 def config_of(pooling, embedding, activation="relu", ragged=False, **options):
@@ -124,7 +124,7 @@ def test_gradient_is_that_of_autograd(pooling, embedding, ragged, positional_enc
 def test_every_activation_in_both_precisions(activation, pooling, ragged, one_dnn, monkeypatch):
     if one_dnn:  # whatever the size of a product
         for name in ("SMALL_PRODUCT", "SMALL_REDUCTION", "NARROW"):
-            monkeypatch.setattr(_products, name, 0)
+            monkeypatch.setattr(matmul, name, 0)
     config = config_of(pooling, "shared" if ragged else "grouped", activation, ragged)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         expected, predictions, plain, closed = gradients_both_ways(config, dtype)

@@ -13,10 +13,10 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
 )
-from sklearn_restf._input import validating
-from sklearn_restf._spectra import spectra
-from sklearn_restf._targets import read_sample_weight
-from sklearn_restf._tokens import TokenLayout
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._data.targets import read_sample_weight
+from sklearn_restf._data.tokens import TokenLayout
+from sklearn_restf._diagnostics.singular_values import spectra
 
 SHORT = {"max_iter": 3, "tol": None, "d_ff": 4, "random_state": 0}
 X = np.random.default_rng(0).standard_normal((6, 4))

@@ -13,7 +13,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor, diagnose
-from sklearn_restf._state import FittedModel
+from sklearn_restf._estimator.fitted_model import FittedModel
 from sklearn_restf.callbacks import ConvergenceMonitor, TrainingCheckpoint
 from sklearn_restf.datasets import (
     load_mpi_roof,

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._input import (
+from sklearn_restf._data.arrays import (
     RawTokens,
     drop_padding,
     is_ragged,

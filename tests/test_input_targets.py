@@ -8,8 +8,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._input import RawTokens
-from sklearn_restf._targets import read_sample_weight, read_y_numeric
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.targets import read_sample_weight, read_y_numeric
 
 NAME = "ResidualTransformerRegressor"
 

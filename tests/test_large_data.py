@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._memory_maps import SelectedRows
+from sklearn_restf._data.memory_maps import SelectedRows
 from tests.conftest import REPOSITORY
 
 SHAPE = (24, 21)
@@ -22,10 +22,10 @@ TRAIN_AND_PREDICT = """
 import json, sys
 from pathlib import Path
 import numpy as np
-import sklearn_restf._batches
+import sklearn_restf._data.batches
 from sklearn_restf import ResidualTransformerRegressor
 
-sklearn_restf._batches.CACHE_BYTES = 0  # as for a file larger than the cache of cast tokens
+sklearn_restf._data.batches.CACHE_BYTES = 0  # as for a file larger than the cache of cast tokens
 
 def resident(name):
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -57,7 +57,7 @@ def test_memory_map_in_chunks_trains_as_the_array_does(windows, pooling, monkeyp
     y = X[:, -1, 0] + X[:, 0, 1]
     settings = MODEL | {"pooling": pooling}
     expected = ResidualTransformerRegressor(**settings).fit(X, y)
-    monkeypatch.setattr("sklearn_restf._batches.CACHE_BYTES", 0)  # read at every iteration
+    monkeypatch.setattr("sklearn_restf._data.batches.CACHE_BYTES", 0)  # read at every iteration
     model = ResidualTransformerRegressor(**settings, chunk_size=512).fit(mapped, y)
     assert_allclose(model.loss_curve_, expected.loss_curve_, rtol=1e-5)
     assert_allclose(model.predict(mapped), expected.predict(X), rtol=1e-4, atol=1e-5)
@@ -71,8 +71,8 @@ def test_a_selection_of_rows_is_read_when_asked_for(windows, monkeypatch, chunk_
     settings = MODEL | {"early_stopping": True, "chunk_size": chunk_size}
     fits = []
     for data, large in ((X, 2**40), (mapped, 0)):
-        monkeypatch.setattr("sklearn_restf._memory_maps.LARGE_BYTES", large)
-        monkeypatch.setattr("sklearn_restf._batches.CACHE_BYTES", 0)
+        monkeypatch.setattr("sklearn_restf._data.memory_maps.LARGE_BYTES", large)
+        monkeypatch.setattr("sklearn_restf._data.batches.CACHE_BYTES", 0)
         fits.append(ResidualTransformerRegressor(**settings).fit(data, X[:, -1, 0], weight))
     assert fits[0].validation_curve_ == fits[1].validation_curve_
     assert fits[0].loss_curve_ == fits[1].loss_curve_

@@ -11,8 +11,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf import _objective as objective_module
-from sklearn_restf import _prediction as prediction_module
+from sklearn_restf._estimator import prediction as prediction_module
+from sklearn_restf._training import objective as objective_module
 from tests.conftest import REPOSITORY
 
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._module import ACTIVATIONS, pool, sinusoidal_positions
-from sklearn_restf._state import build_module, state_of
+from sklearn_restf._model.initialization import build_module, state_of
+from sklearn_restf._model.module import ACTIVATIONS, pool, sinusoidal_positions
 from tests.random_modules import (
     make_config,
     oracle_options,

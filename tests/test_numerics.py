@@ -12,9 +12,9 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     diagnose,
 )
-from sklearn_restf._module import ACTIVATIONS, ModuleConfig
-from sklearn_restf._spectra import singular_values, spectra
-from sklearn_restf._state import build_module, initial_state
+from sklearn_restf._diagnostics.singular_values import singular_values, spectra
+from sklearn_restf._model.initialization import build_module, initial_state
+from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
 
 #: Largest difference between training in float32 and in float64, relative to the spread of y.
 FLOAT32_TOLERANCE = 1e-4

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._module import ACTIVATIONS
+from sklearn_restf._model.module import ACTIVATIONS
 from sklearn_restf.onnx import to_onnx
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
@@ -238,6 +238,6 @@ def test_missing_package_is_named(rng, monkeypatch):
         return real_import(name, *arguments)
 
     real_import = importlib.import_module
-    monkeypatch.setattr("sklearn_restf._onnx_graph.import_module", refuse)
+    monkeypatch.setattr("sklearn_restf.onnx._graph_builder.import_module", refuse)
     with pytest.raises(ImportError, match=r"pip install 'sklearn-restf\[onnx\]'"):
         to_onnx(ResidualTransformerRegressor())

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor, _state
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf._estimator import fitted_model
 from tests.conftest import REPOSITORY
 from tests.persistence_models import MODELS, SMALL, TABLE, load, read
 
@@ -109,15 +110,15 @@ def test_older_formats_are_brought_up_to_date(model, monkeypatch):
         assert state["format_version"] == 2
         return state | {"learning_rate": state.pop("rate")}
 
-    monkeypatch.setattr(_state, "FORMAT_VERSION", 3)
-    monkeypatch.setattr(_state, "MIGRATIONS", {1: rename, 2: rename_back})
+    monkeypatch.setattr(fitted_model, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(fitted_model, "MIGRATIONS", {1: rename, 2: rename_back})
     loaded = pickle.loads(content)
     assert loaded._fitted.format_version == 3
     assert_array_equal(loaded.predict(TABLE), expected)
 
 
 def test_there_is_a_way_from_every_older_format():
-    assert sorted(_state.MIGRATIONS) == list(range(1, _state.FORMAT_VERSION))
+    assert sorted(fitted_model.MIGRATIONS) == list(range(1, fitted_model.FORMAT_VERSION))
 
 
 @pytest.mark.parametrize("make", [ResidualTransformerRegressor, ResidualTransformerClassifier])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sklearn_restf import _products
-from sklearn_restf._products import add_reduction, product, products, silent
+from sklearn_restf._model import matmul
+from sklearn_restf._model.matmul import add_reduction, product, products, silent
 
 SIZES = [1, 7, 64, 130]
 
@@ -21,13 +21,13 @@ def one_thread(set_torch_threads):
 def route(request, monkeypatch, one_thread):
     """Every way a product can take."""
     if request.param == "torch":
-        monkeypatch.setattr(_products, "_numpy_serves", lambda a: False)
+        monkeypatch.setattr(matmul, "_numpy_serves", lambda a: False)
     if request.param == "one_dnn":
-        monkeypatch.setattr(_products, "SMALL_PRODUCT", 0)
-        monkeypatch.setattr(_products, "SMALL_REDUCTION", 0)
-        monkeypatch.setattr(_products, "NARROW", 0)
+        monkeypatch.setattr(matmul, "SMALL_PRODUCT", 0)
+        monkeypatch.setattr(matmul, "SMALL_REDUCTION", 0)
+        monkeypatch.setattr(matmul, "NARROW", 0)
     else:
-        monkeypatch.setattr(_products, "_one_dnn", lambda: None)
+        monkeypatch.setattr(matmul, "_one_dnn", lambda: None)
     return request.param
 
 
@@ -85,28 +85,26 @@ def test_overflow_is_silent_and_not_finite(route):
 
 def test_numpy_serves_one_thread_only(one_thread):
     a = torch.zeros(2, 2)
-    assert _products._numpy_serves(a)
+    assert matmul._numpy_serves(a)
     torch.set_num_threads(2)
-    assert not _products._numpy_serves(a)
+    assert not matmul._numpy_serves(a)
 
 
 def test_an_entry_that_changed_is_not_used(monkeypatch):
     def entry(*args):
         raise TypeError("other arguments")
 
-    find = _products._one_dnn.__wrapped__
+    find = matmul._one_dnn.__wrapped__
     assert (find() is not None) is torch.backends.mkldnn.is_available()
     monkeypatch.setattr(torch.ops.mkldnn._linear_pointwise, "default", entry)
     assert find() is None
 
 
-@pytest.mark.skipif(_products._one_dnn() is None, reason="this build of torch has no oneDNN")
+@pytest.mark.skipif(matmul._one_dnn() is None, reason="this build of torch has no oneDNN")
 def test_large_float32_products_go_to_one_dnn(monkeypatch):
     calls = []
-    entry = _products._one_dnn()
-    monkeypatch.setattr(
-        _products, "_one_dnn", lambda: lambda *args: calls.append(1) or entry(*args)
-    )
+    entry = matmul._one_dnn()
+    monkeypatch.setattr(matmul, "_one_dnn", lambda: lambda *args: calls.append(1) or entry(*args))
     for dtype, size, expected in (
         (torch.float32, 200, 2),
         (torch.float32, 20, 0),

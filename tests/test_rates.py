@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sklearn_restf._rates import measure_rate, moving_average, noise_level
+from sklearn_restf._diagnostics.convergence_rate import measure_rate, moving_average, noise_level
 from tests.reference_diagnostics import rate_from_decrements
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._module import ModuleConfig
-from sklearn_restf._state import build_module
+from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.module import ModuleConfig
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 

@@ -16,15 +16,12 @@ from sklearn.exceptions import ConvergenceWarning
 from skorch import NeuralNetRegressor
 from skorch.callbacks import Callback, Checkpoint, LoadInitState
 
-from sklearn_restf import (
-    ResidualTransformerClassifier,
-    ResidualTransformerRegressor,
-    _fit_diagnostics,
-)
-from sklearn_restf import _checkpoint as checkpoint_module
-from sklearn_restf import _training_state as state_module
-from sklearn_restf._best import Best
-from sklearn_restf._whole_files import remove_leftovers, write_whole
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf._diagnostics import diagnose
+from sklearn_restf._training import checkpoint as checkpoint_module
+from sklearn_restf._training import training_state as state_module
+from sklearn_restf._training.best_weights import Best
+from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
 from tests.conftest import REPOSITORY
 
@@ -179,7 +176,7 @@ def test_an_interrupted_diagnosis_costs_no_fit(monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_fit_diagnostics, "predicted", interrupt)
+    monkeypatch.setattr(diagnose, "predicted", interrupt)
     model = regressor()
     with pytest.warns(ConvergenceWarning, match="interrupted while its convergence was diagnosed"):
         model.fit(X, Y)

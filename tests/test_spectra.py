@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_restf._spectra import numerically_zero, singular_values, spectra
+from sklearn_restf._diagnostics.singular_values import numerically_zero, singular_values, spectra
 from tests import reference_diagnostics as plain
 
 QUANTITIES = ("condition_ratio", "rank1_residual", "effective_rank", "stable_rank")

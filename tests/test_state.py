@@ -8,16 +8,15 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from sklearn_restf._state import (
-    FittedModel,
+from sklearn_restf._data.tokens import TokenLayout
+from sklearn_restf._estimator.fitted_model import FittedModel, check_same_shapes
+from sklearn_restf._model.initialization import (
     build_module,
-    check_same_shapes,
     group_widths,
     initial_state,
     is_weight,
     state_of,
 )
-from sklearn_restf._tokens import TokenLayout
 from tests.random_modules import make_config, random_state_of
 from tests.reference import is_weight_matrix
 

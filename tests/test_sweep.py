@@ -7,17 +7,17 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold, StratifiedKFold
 
-import sklearn_restf._descent as descent
-import sklearn_restf._sweep as sweep
-import sklearn_restf._sweep_descent as sweep_descent
+import sklearn_restf._training.gradient_descent as descent
+import sklearn_restf._training.sweep_descent as sweep_descent
+import sklearn_restf.model_selection._sweep as sweep
 from sklearn_restf import (
     THEOREM_SETTINGS,
     ResidualTransformerClassifier,
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
-    _products,
 )
+from sklearn_restf._model import matmul
 from sklearn_restf.exceptions import DivergenceError
 
 BETAS = [0.0, 0.4, 1.0]
@@ -207,7 +207,7 @@ def test_models_that_stall_leave_the_others_to_go_on(monkeypatch):
 
 def test_products_by_torch_give_the_same_models(monkeypatch):
     by_numpy = trained("classifier", "iris", 5, tol=None)
-    monkeypatch.setattr(_products, "_numpy_serves", lambda a: False)
+    monkeypatch.setattr(matmul, "_numpy_serves", lambda a: False)
     assert_same(by_numpy, trained("classifier", "iris", 5, tol=None))
 
 

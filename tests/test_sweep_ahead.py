@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import sklearn_restf._descent_ahead as descent_ahead
-import sklearn_restf._sweep_ahead as sweep_ahead
-import sklearn_restf._sweep_descent as sweep_descent
+import sklearn_restf._training.cuda_graph as descent_ahead
+import sklearn_restf._training.sweep_ahead as sweep_ahead
+import sklearn_restf._training.sweep_descent as sweep_descent
 from tests.test_sweep import CASES, assert_same, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

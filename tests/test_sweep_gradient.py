@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import sklearn_restf._sweep as sweep
-from sklearn_restf import _products
-from sklearn_restf._losses import binary_log_loss, multinomial_log_loss
-from sklearn_restf._sweep_objective import StackedSamples, losses_and_slopes
+import sklearn_restf.model_selection._sweep as sweep
+from sklearn_restf._model import matmul
+from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
+from sklearn_restf._training.sweep_objective import StackedSamples, losses_and_slopes
 from tests.test_sweep import CLASSIFICATION, REGRESSION, trained
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6}  # of the norm of every model's gradient
@@ -59,7 +59,7 @@ def test_value_and_gradient(kind, name, dtype, monkeypatch):
 @pytest.mark.parametrize("name", ["windows", "table", "mean", "ragged", "per token", "two layers"])
 def test_gradient_where_some_models_were_evaluated_again(name, numpy, monkeypatch):
     if not numpy:
-        monkeypatch.setattr(_products, "_numpy_serves", lambda a: False)
+        monkeypatch.setattr(matmul, "_numpy_serves", lambda a: False)
     objective, (theta, second, third) = objective_of("regressor", name, monkeypatch)
     objective.value(theta)
     for rows, other in (([0, 2, 3], second), ([3], third)):

@@ -11,7 +11,7 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     diagnose,
 )
-from sklearn_restf._tangent_kernel import (
+from sklearn_restf._diagnostics.tangent_kernel import (
     Linearisation,
     LocalQuadratic,
     largest_eigenvalue,

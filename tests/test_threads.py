@@ -12,8 +12,9 @@ from skorch.callbacks import Callback
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._input import RawTokens
-from sklearn_restf._threads import SMALL_WORK, thread_limit, work_per_pass
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.batches import work_per_pass
+from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
 from tests.random_modules import make_config
 
 
@@ -101,7 +102,7 @@ def test_several_threads_at_once(two_threads):
 FORKED = """
 import os, torch
 torch.set_num_threads(2)
-from sklearn_restf._threads import thread_limit
+from sklearn_restf._utils.threads import thread_limit
 with thread_limit(1e12):
     assert torch.get_num_threads() == 2
 torch.ones(600, 600) @ torch.ones(600, 600)

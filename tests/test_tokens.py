@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_restf import _input
-from sklearn_restf._input import RawTokens
-from sklearn_restf._tokens import (
+from sklearn_restf._data import arrays as arrays_module
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.tokens import (
     TokenLayout,
     as_layout,
     check_compatible,
@@ -159,7 +159,7 @@ def test_moments_of_ragged_samples_are_over_tokens():
 def test_moments_do_not_depend_on_the_size_of_the_slices(shape, monkeypatch):
     tokens, weight = RawTokens(normal(*shape)), np.arange(1.0, 51.0)
     whole = weighted_moments(tokens, weight)
-    monkeypatch.setattr(_input, "SLICE_BYTES", 100)
+    monkeypatch.setattr(arrays_module, "SLICE_BYTES", 100)
     assert len(list(tokens.slices())) > 10
     for left, right in zip(weighted_moments(tokens, weight), whole, strict=True):
         assert_allclose(left, right, rtol=1e-12)

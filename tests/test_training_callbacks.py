@@ -24,7 +24,7 @@ from skorch.callbacks import (
     TrainEndCheckpoint,
 )
 
-from sklearn_restf import _batches
+from sklearn_restf._data import batches
 from tests.cases_common import (
     SERIES,
     SERIES_YR,
@@ -94,7 +94,7 @@ def test_epoch_scoring_on_the_validation_samples(chunk_size):
 @pytest.mark.parametrize("work_of_calls", [1.0, 1e12])
 def test_epoch_scoring_of_unequal_series(monkeypatch, work_of_calls):
     """In several groups of equal length, or in one: they are sorted by length either way."""
-    monkeypatch.setitem(_batches.WORK_OF_CALLS, "cpu", work_of_calls)
+    monkeypatch.setitem(batches.WORK_OF_CALLS, "cpu", work_of_calls)
     scoring = EpochScoring("r2", on_train=True, lower_is_better=False)
     keeper = HistoryKeeper()
     estimator = make_regressor(callbacks=[scoring, keeper], max_iter=3)

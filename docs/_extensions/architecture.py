@@ -1,7 +1,7 @@
 """The picture of the package's parts, drawn from the import statements of its modules.
 
-Only the grouping of modules into rooms is written by hand; which room stands on which is read
-from the source. A module that no room claims gets a room of its own.
+A room is a package or a module beside the packages; which room stands on which is read from the
+source.
 """
 
 from __future__ import annotations
@@ -17,39 +17,6 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 PACKAGE = Path(__file__).resolve().parents[2] / "sklearn_restf"
-
-# Beginnings of module names; the first room with a fitting one claims the module.
-ROOMS = {
-    "choosing beta": ("model_selection", "_sweep"),
-    "displays": ("inspection",),
-    "serving": ("onnx", "_onnx"),
-    "monitor for any net": ("callbacks",),
-    "estimators": ("regressor", "classifier", "_theorem"),
-    "fit, step by step": (
-        *("_base", "_constraints", "_reporting", "_samples", "_prediction"),
-        *("_fitted", "_sklearn_callbacks", "_skorch_callbacks", "_validation_split", "_shards"),
-    ),
-    "diagnostics": (
-        *("_diagnos", "_fit_diagnostics", "_advice", "_certificate", "_rates", "_spectra"),
-        *("_local_prediction", "_tangent_kernel", "_reference_losses"),
-    ),
-    "gradient descent": (
-        *("_training", "_descent", "_objective", "_batches", "_observers", "_progress"),
-        *("_problem", "_best", "_checkpoint", "_fit_identity"),
-        *("_shared_objective", "_pooled_samples"),
-    ),
-    "model": (
-        *("_module", "_compute", "_fused", "_products", "_losses", "_state", "_threads"),
-        *("pretrained", "_model_files"),
-    ),
-    "input to tokens": ("_input", "_tokens", "_targets"),
-    "several processes": ("_collective", "distributed"),
-    "ground": (
-        *("exceptions", "_warnings", "_device", "_whole_files", "_memory_maps", "_parameters"),
-    ),
-    "preprocessing": ("preprocessing",),
-    "data sets": ("datasets",),
-}  # fmt: skip
 
 WIDTH, GAP_X, GAP_Y, LINE, MARGIN = 250, 26, 58, 15, 12
 TITLE = 26
@@ -83,11 +50,8 @@ def read_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module."""
-    for room, beginnings in ROOMS.items():
-        if any(module.startswith(beginning) for beginning in beginnings):
-            return room
-    return module
+    """Return the room of a module: its package, or itself."""
+    return module.split(".")[0]
 
 
 def read_rooms(imports: dict[str, set[str]]) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
@@ -130,13 +94,10 @@ def without_shortcuts(edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def label(modules: list[str]) -> list[str]:
-    """Return the lines that name a room's modules."""
-    families = {module.split(".")[0] for module in modules}
-    family = ""
-    if len(families) == 1 and len(modules) > 1:  # a subpackage: its parts
-        family = f"{families.pop()}: "
-        modules = [name.split(".")[1] for name in modules if not name.endswith("__init__")]
-    return textwrap.wrap(family + ", ".join(sorted(modules)), 38, break_long_words=False)
+    """Return the lines that name the modules of a package."""
+    names = sorted(name.partition(".")[2].lstrip("_") for name in modules)
+    names = [name for name in names if name not in ("", "init__")]
+    return textwrap.wrap(", ".join(names), 38, break_long_words=False)
 
 
 def draw(package: Path = PACKAGE) -> str:

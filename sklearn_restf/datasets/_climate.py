@@ -9,9 +9,9 @@ import pandas as pd
 from scipy.signal import lfilter
 from sklearn.utils import check_random_state
 
-from sklearn_restf._input import validating
-from sklearn_restf._parameters import RANDOM_STATE, check_parameters, real
-from sklearn_restf.datasets._arguments import check_interval
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._utils.validation import RANDOM_STATE, check_parameters, real
+from sklearn_restf.datasets._dataset_arguments import check_interval
 from sklearn_restf.datasets._generators import check_at_least
 
 

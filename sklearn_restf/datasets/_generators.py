@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from sklearn_restf._input import validating
-from sklearn_restf._parameters import RANDOM_STATE, check_parameters, real
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._utils.validation import RANDOM_STATE, check_parameters, real
 
 _TEACHER_WIDTH = 8
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from sklearn_restf._input import validating
-from sklearn_restf.datasets._arguments import check_encoding, check_interval
+from sklearn_restf._data.arrays import validating
+from sklearn_restf.datasets._dataset_arguments import check_encoding, check_interval
 from sklearn_restf.datasets._download import read_description
 from sklearn_restf.datasets._repair_report import REPAIR_KINDS, RepairReport
 from sklearn_restf.datasets._station_file import StationTable, read_station_bytes

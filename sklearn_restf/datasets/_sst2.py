@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from sklearn_restf.datasets._arguments import check_encoding
+from sklearn_restf.datasets._dataset_arguments import check_encoding
 from sklearn_restf.datasets._download import (
     RemoteArchive,
     fetch_archive,

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_restf._base import ResidualTransformerBase
-from sklearn_restf._device import cpu_by_default
-from sklearn_restf._input import validating
-from sklearn_restf._state import build_module
-from sklearn_restf.inspection._arguments import as_list, check_place, numbers
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._estimator.base import ResidualTransformerBase
+from sklearn_restf._model.initialization import build_module
+from sklearn_restf._utils.device import cpu_by_default
+from sklearn_restf.inspection._display_arguments import as_list, check_place, numbers
 from sklearn_restf.inspection._drawing import single_axes
-from sklearn_restf.inspection._estimators import estimator_inside, token_batch, unwrap
+from sklearn_restf.inspection._fitted_inside import estimator_inside, token_batch, unwrap
 
 MOST_TICKS = 24  # names on an axis; of more tokens every second, third ... is named
 MOST_VALUES = 8  # tokens up to which the weights are written into the cells

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf.inspection._arguments import as_list, numbers
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf.inspection._display_arguments import as_list, numbers
 from sklearn_restf.inspection._drawing import (
     LARGEST,
     beta_colors,
@@ -17,7 +17,7 @@ from sklearn_restf.inspection._drawing import (
     panel_axes,
     positive,
 )
-from sklearn_restf.inspection._estimators import unwrap
+from sklearn_restf.inspection._fitted_inside import unwrap
 from sklearn_restf.inspection._search import (
     SweepResult,
     diagnostics_of,

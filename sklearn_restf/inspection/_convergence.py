@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf._parameters import integer
-from sklearn_restf.inspection._arguments import as_list, check_diagnostics, number, numbers
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf._utils.validation import integer
+from sklearn_restf.inspection._display_arguments import as_list, check_diagnostics, number, numbers
 from sklearn_restf.inspection._drawing import (
     GREEN,
     ORANGE,
@@ -21,7 +21,7 @@ from sklearn_restf.inspection._drawing import (
     positive,
     single_axes,
 )
-from sklearn_restf.inspection._estimators import unwrap
+from sklearn_restf.inspection._fitted_inside import unwrap
 
 
 class ConvergenceDisplay:

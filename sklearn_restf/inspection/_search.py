@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf.inspection._estimators import unwrap
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf.inspection._fitted_inside import unwrap
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from sklearn_restf._base import ResidualTransformerBase
-from sklearn_restf._device import cpu_by_default
-from sklearn_restf._diagnostics import ConvergenceDiagnostics
-from sklearn_restf._spectra import singular_values
-from sklearn_restf._state import NumpyState, build_module, initial_state
-from sklearn_restf.inspection._arguments import (
+from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
+from sklearn_restf._diagnostics.singular_values import singular_values
+from sklearn_restf._estimator.base import ResidualTransformerBase
+from sklearn_restf._model.initialization import NumpyState, build_module, initial_state
+from sklearn_restf._utils.device import cpu_by_default
+from sklearn_restf.inspection._display_arguments import (
     as_list,
     check_counts,
     check_diagnostics,
@@ -25,7 +25,7 @@ from sklearn_restf.inspection._arguments import (
     numbers,
 )
 from sklearn_restf.inspection._drawing import BLUE, VERMILLION, log_scale, panel_axes, positive
-from sklearn_restf.inspection._estimators import token_batch, unwrap
+from sklearn_restf.inspection._fitted_inside import token_batch, unwrap
 
 CURVES = {
     # attribute: label, colour, line style

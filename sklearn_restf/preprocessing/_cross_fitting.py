@@ -12,7 +12,7 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 
-from sklearn_restf._input import validating
+from sklearn_restf._data.arrays import validating
 
 
 def encode_target(

@@ -14,8 +14,8 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import Ridge
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_restf._input import validating
-from sklearn_restf._parameters import BOOL, RANDOM_STATE, Constraint, check_parameters, real
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._utils.validation import BOOL, RANDOM_STATE, Constraint, check_parameters, real
 from sklearn_restf.preprocessing._cross_fitting import cross_fitting_splits, encode_target
 from sklearn_restf.preprocessing._output import TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import HashedView, check_texts, hash_views, tokenize

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
-from sklearn_restf._input import real_token_mask, validating
+from sklearn_restf._data.arrays import real_token_mask, validating
 
 
 def check_weights(sample_weight: ArrayLike | None, n_samples: int) -> np.ndarray:

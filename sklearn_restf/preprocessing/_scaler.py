@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_restf._constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._input import real_token_mask, validating
-from sklearn_restf._parameters import check_parameters
+from sklearn_restf._data.arrays import real_token_mask, validating
+from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
+from sklearn_restf._utils.validation import check_parameters
 from sklearn_restf.preprocessing._moments import check_weights, moments
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
 from sklearn_restf.preprocessing._sequences import (

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 from sklearn.feature_extraction import FeatureHasher
 
-from sklearn_restf._input import validating
+from sklearn_restf._data.arrays import validating
 
 _BEFORE_FIRST = "<s>"
 

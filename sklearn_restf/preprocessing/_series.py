@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from sklearn_restf._input import validating
-from sklearn_restf._parameters import BOOL, check_parameters
+from sklearn_restf._data.arrays import validating
+from sklearn_restf._utils.validation import BOOL, check_parameters
 
 
 def check_count(value: Any, name: str) -> int:

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_restf._input import validating
+from sklearn_restf._data.arrays import validating
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
 from sklearn_restf.preprocessing._series import (
     Series,

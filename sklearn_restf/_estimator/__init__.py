@@ -1,0 +1,1 @@
+"""The regressor and the classifier: reading, fitting, predicting, storing."""

@@ -1,0 +1,166 @@
+"""The fitted state of an estimator: all of it or none, predictions, views, pickles, clones."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from skorch.callbacks import Callback
+
+from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.batches import work_per_pass
+from sklearn_restf._data.tokens import as_layout, check_compatible
+from sklearn_restf._estimator.fitted_model import FittedModel
+from sklearn_restf._estimator.prediction import predict_tokens
+from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._training.net import FullBatchNet, gradients_enabled
+from sklearn_restf._training.training_result import TrainingSettings
+from sklearn_restf._utils.device import cpu_by_default, prediction_device
+from sklearn_restf._utils.threads import thread_limit
+
+PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
+
+
+class FittedEstimator(BaseEstimator):
+    """What there is to a fitted model, beside training it."""
+
+    _fitted: FittedModel
+    callbacks: Any
+    chunk_size: int | None
+    device_: str
+    dtype_: str
+    loss_curve_: list[float]
+    warm_start: bool
+
+    @abstractmethod
+    def _read_X(self, X: Any, *, reset: bool, input_name: str = "X") -> RawTokens:
+        """Validate X in any of the accepted forms."""
+
+    @abstractmethod
+    def _training_settings(self) -> TrainingSettings:
+        """Return what the training loop needs to know of the parameters."""
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave no half-fitted estimator: on an error, unfitted, or as it was (warm_start)."""
+        before = dict(vars(self))
+        if not self.warm_start:
+            self._forget()
+        try:
+            with gradients_enabled(), cpu_by_default():
+                yield
+        except BaseException:
+            self._forget()
+            if self.warm_start:
+                self.__dict__.update(before)
+            raise
+
+    def _forget(self) -> None:
+        for name in [name for name in vars(self) if is_fitted_name(name)]:
+            delattr(self, name)
+
+    # --- predict --------------------------------------------------------------------
+
+    def _read_as_fitted(self, X: Any) -> RawTokens:
+        """Validate new samples, and bring them into the form of those of the fit."""
+        fitted = self._fitted
+        tokens = self._read_X(X, reset=False)
+        check_compatible(
+            fitted.layout,
+            tokens,
+            type(self).__name__,
+            fixed=fitted.config.positional_encoding == "learned",
+        )
+        return as_layout(fitted.layout, tokens)
+
+    @cpu_by_default()
+    def _predict_raw(self, X: Any) -> tuple[np.ndarray, RawTokens]:
+        """Return the module's outputs in float64, and the samples they belong to."""
+        check_is_fitted(self)
+        fitted, tokens = self._fitted, self._read_as_fitted(X)
+        device = prediction_device(self.device_, type(self).__name__)
+        with thread_limit(work_per_pass(fitted.config, tokens)):
+            raw = predict_tokens(fitted, tokens, device, self.chunk_size)
+        if not np.isfinite(raw).all():
+            raise ValueError(
+                "X is so far from the training samples that predictions overflow. Check its units."
+            )
+        return raw, tokens
+
+    # --- views of the fitted model --------------------------------------------------
+
+    @property
+    @cpu_by_default()
+    def module_(self) -> ResidualTransformer:
+        """The fitted torch module, rebuilt from the stored weights at every access."""
+        self._require_fitted("module_")
+        return build_module(
+            self._fitted.config, self._fitted.state, dtype=getattr(torch, self.dtype_)
+        )
+
+    @property
+    @cpu_by_default()
+    def net_(self) -> FullBatchNet:
+        """A skorch net around :attr:`module_`, with the training history."""
+        self._require_fitted("net_")
+        net = FullBatchNet(self.module_, settings=self._training_settings()).initialize()
+        for epoch, loss in enumerate(self.loss_curve_, start=1):
+            net.history.new_epoch()
+            net.history.record("epoch", epoch)
+            net.history.record("train_loss", loss)
+        return net
+
+    @property
+    def callbacks_(self) -> list[Callback]:
+        """The skorch callbacks as the fit used (and changed) them; not kept by pickle."""
+        self._require_fitted("callbacks_")
+        return getattr(self, "_fitted_callbacks", [])
+
+    def _require_fitted(self, name: str) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r} before fit"
+            )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_fitted" in vars(self)
+
+    def __sklearn_clone__(self) -> Any:
+        try:
+            return super().__sklearn_clone__()
+        except TypeError:  # a callback that cannot be copied (it holds a lock, say) is shared
+            if not self.callbacks:
+                raise
+            probe = copy.copy(self)
+            probe.callbacks = None
+            result = super(FittedEstimator, probe).__sklearn_clone__()
+            result.callbacks = self.callbacks
+            return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())  # a copy: what comes may be the very __dict__
+        state.pop("_fitted_callbacks", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # parameters that came after the file was written have their defaults
+        super().__setstate__(defaults_of(type(self)) | state)
+
+
+def defaults_of(estimator: type[BaseEstimator]) -> dict[str, Any]:
+    """Return the default of every constructor parameter."""
+    return {name: p.default for name, p in signature(estimator).parameters.items()}
+
+
+def is_fitted_name(name: str) -> bool:
+    """Tell whether an instance attribute belongs to the fitted state."""
+    return name in PRIVATE_FITTED or (name.endswith("_") and not name.startswith("_"))

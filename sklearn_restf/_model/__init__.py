@@ -1,0 +1,1 @@
+"""The residual Transformer: equations, cheapest forward pass, gradient, losses, initial weights."""

@@ -1,0 +1,1 @@
+"""Full-batch gradient descent: objective, step rule, stopping, and the loops that use them."""

@@ -1,0 +1,49 @@
+"""The packages stand one upon another: imports go downwards only."""
+
+import ast
+
+import pytest
+
+from tests.conftest import PACKAGES, REPOSITORY
+
+PACKAGE = REPOSITORY / "sklearn_restf"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def parts(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts
+
+
+def floor(name):
+    """Return the height of a package or module of the root, counted from the roof."""
+    return PACKAGES.index(name) if name in PACKAGES else -1
+
+
+def imported(path):
+    """Return the dotted names within the package that a file imports, wherever it does."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    split = [name.split(".") for name in names]
+    return [rest for package, *rest in split if package == PACKAGE.name and rest]
+
+
+def test_the_root_holds_public_names_and_six_packages():
+    private = [path.name for path in PACKAGE.iterdir() if path.name.startswith("_")]
+    private = [name for name in private if name not in ("__init__.py", "__pycache__")]
+    assert sorted(private) == sorted(PACKAGES[:-1])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_imports_go_downwards(path):
+    here = floor(parts(path)[0]) if parts(path) != ("__init__",) else -2
+    upwards = [".".join(name) for name in imported(path) if floor(name[0]) < here]
+    assert not upwards
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
+def test_every_module_says_what_it_holds(path):
+    assert len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]) > 20
