@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import pickletools
+import re
 import subprocess
 import sys
 import warnings
@@ -176,6 +178,21 @@ def test_what_skops_is_to_trust_is_plain_data():
             "TokenLayout",
             "TargetScaling",
         }, classes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_models_name_lasting_paths_only(name):
+    """Of packages, not of files: those may move."""
+    estimator, X, y = MODELS[name]
+    content = pickle.dumps(estimator.fit(X, y), protocol=4)
+    strings = [arg for _, arg, _ in pickletools.genops(content) if isinstance(arg, str)]
+    modules = {text for text in strings if re.fullmatch(r"sklearn_restf[\w.]*", text)}
+    assert modules <= {
+        "sklearn_restf",
+        "sklearn_restf._data",
+        "sklearn_restf._estimator",
+        "sklearn_restf._model",
+    }
 
 
 def test_loading_makes_no_noise():

@@ -23,6 +23,8 @@ class TokenLayout:
     table, per token feature otherwise; None without standardisation.
     """
 
+    __module__ = "sklearn_restf._data"  # lasting: saved models name it
+
     kind: str
     n_features: int  # columns of a table; features per token otherwise
     n_tokens: int | None  # None when ragged

@@ -157,6 +157,8 @@ final_effective_rank, final_stable_rank : float
     True
     """
 
+    __module__ = "sklearn_restf"  # lasting: saved models name it
+
     sigma_min: float = math.nan
     norm: float = math.nan
     condition_ratio: float = math.nan

@@ -234,6 +234,8 @@ default="relu"
     True
     """
 
+    __module__ = "sklearn_restf"  # lasting: saved models name it
+
     _parameter_constraints = PARAMETER_CONSTRAINTS | {
         "pooling": [one_of("auto", "mean", "last", "flatten")],
         "loss": [one_of("log_loss", "squared_error")],

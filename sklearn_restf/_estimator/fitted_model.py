@@ -22,6 +22,8 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 class FittedModel:
     """All a fitted estimator needs to predict or to go on training; plain data only."""
 
+    __module__ = "sklearn_restf._estimator"  # lasting: saved models name it
+
     config: ModuleConfig
     layout: TokenLayout
     state: NumpyState

@@ -216,6 +216,8 @@ default="relu"
     True
     """
 
+    __module__ = "sklearn_restf"  # lasting: saved models name it
+
     def __init__(
         self,
         residual_beta: float = 1.0,
@@ -482,6 +484,8 @@ or list of arrays of shape (n_tokens_i, features)
 @dataclass(frozen=True)
 class TargetScaling:
     """Centre and scale of each output; a constant output has scale 0."""
+
+    __module__ = "sklearn_restf._estimator"  # lasting: saved models name it
 
     mean: np.ndarray
     scale: np.ndarray

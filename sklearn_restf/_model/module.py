@@ -41,6 +41,8 @@ ACTIVATIONS = {
 class ModuleConfig:
     """Everything that fixes the function computed by a module, except its weights."""
 
+    __module__ = "sklearn_restf._model"  # lasting: saved models name it
+
     n_tokens: int | None  # None: ragged samples, any number of tokens
     token_width: int  # numbers per token as they come in
     d_model: int  # token width D inside

@@ -122,6 +122,8 @@ validation_fraction, chunk_size, diagnostics, diagnostics_samples, device, dtype
     (2,)
     """
 
+    __module__ = "sklearn_restf"  # lasting: saved models name it
+
     _plain = ResidualTransformerRegressor
     _parameter_constraints = sweep_constraints(ResidualTransformerRegressor._parameter_constraints)
 
@@ -348,6 +350,8 @@ class_weight : optional
     >>> model.best_score_ > 0.9
     True
     """
+
+    __module__ = "sklearn_restf"  # lasting: saved models name it
 
     _plain = ResidualTransformerClassifier
     _parameter_constraints = sweep_constraints(ResidualTransformerClassifier._parameter_constraints)

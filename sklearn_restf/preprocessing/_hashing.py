@@ -115,6 +115,8 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
     ['score_word', 'score_word2', 'score_char', 'latent0', 'latent1']
     """
 
+    __module__ = "sklearn_restf.preprocessing"  # lasting: saved models name it
+
     def __init__(
         self,
         n_components: int = 32,

@@ -90,6 +90,8 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
     True
     """
 
+    __module__ = "sklearn_restf.preprocessing"  # lasting: saved models name it
+
     def __init__(
         self,
         token_dim: int | None = None,

@@ -83,6 +83,8 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
     [(5, 384), (3, 384)]
     """
 
+    __module__ = "sklearn_restf.preprocessing"  # lasting: saved models name it
+
     def __init__(
         self,
         model: str | os.PathLike,

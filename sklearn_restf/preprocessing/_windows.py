@@ -248,6 +248,8 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
            [1., 2., 3.]])
     """
 
+    __module__ = "sklearn_restf.preprocessing"  # lasting: saved models name it
+
     def __init__(
         self,
         window: int = 24,
