@@ -23,7 +23,7 @@ from sklearn_restf._estimator.fitted import FittedEstimator, is_fitted_name
 from sklearn_restf._estimator.fitted_model import FittedModel, check_same_shapes
 from sklearn_restf._estimator.outcome import report
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._estimator.ranks import call_facts, common_random_state, sample_facts
+from sklearn_restf._estimator.ranks import agree_on_call, agree_on_samples, common_random_state
 from sklearn_restf._estimator.sklearn_callbacks import CallbackSupportMixin, FitContext
 from sklearn_restf._model.initialization import build_module, initial_state, state_of
 from sklearn_restf._model.losses import Loss
@@ -39,7 +39,15 @@ from sklearn_restf._training.progress import make_progress
 from sklearn_restf._training.skorch_callbacks import usable_callbacks
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._utils.device import resolve_device, resolve_dtype
-from sklearn_restf._utils.process_group import ALONE, Collective, current_group
+from sklearn_restf._utils.process_group import (
+    ALONE,
+    active_group,
+    first,
+    gather,
+    rank,
+    sharing_samples,
+    total,
+)
 from sklearn_restf._utils.threads import thread_limit
 from sklearn_restf._utils.validation import check_parameters, plain
 
@@ -56,14 +64,10 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         """Validate y; one entry per sample, or per token."""
 
     @abstractmethod
-    def _learn_targets(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> None:
+    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
         """Set the fitted attributes that describe the targets."""
 
-    def _refuse_other_targets(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> None:
+    def _refuse_other_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
         """Raise for targets to which the previous fit cannot be taken on (warm_start)."""
 
     @abstractmethod
@@ -80,9 +84,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
     def _loss_function(self) -> Loss:
         """Return the training loss."""
 
-    def _initial_bias(
-        self, encoded: np.ndarray, weight: np.ndarray, group: Collective = ALONE
-    ) -> np.ndarray:
+    def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the readout bias to start from."""
         return np.zeros(encoded.shape[-1])
 
@@ -94,9 +96,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         """Return class indices, for callbacks that score."""
         return None
 
-    def _class_weight(
-        self, y: np.ndarray, weight: np.ndarray, group: Collective = ALONE
-    ) -> np.ndarray:
+    def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Return the sample weights times the class weights."""
         return weight
 
@@ -111,13 +111,12 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         y_val: Any = None,
         sample_weight_val: Any = None,
     ) -> None:
-        with current_group() as group:
-            result = self._fit_shard(group, X, y, sample_weight, X_val, y_val, sample_weight_val)
+        with sharing_samples():
+            result = self._fit_shard(X, y, sample_weight, X_val, y_val, sample_weight_val)
         report(self, result)
 
     def _fit_shard(
         self,
-        group: Collective,
         X: Any,
         y: Any,
         sample_weight: Any,
@@ -129,18 +128,16 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         self._check_parameters()
         previous: FittedModel | None = getattr(self, "_fitted", None) if self.warm_start else None
         validated = not (X_val is None and y_val is None and sample_weight_val is None)
-        if group.size > 1:
-            group.agree(call_facts(self, previous, validated))
+        agree_on_call(self, previous, validated)
         device = resolve_device(self.device)
-        random_state = common_random_state(check_random_state(self.random_state), self, group)
-        samples = self._read_samples(X, y, sample_weight, reset=previous is None, group=group)
+        random_state = common_random_state(self.random_state)
+        samples = self._read_samples(X, y, sample_weight, reset=previous is None)
         valid = None
         if validated:
-            valid = self._read_validation(X_val, y_val, sample_weight_val, group)
-        if group.size > 1:
-            group.agree(sample_facts(self, samples))
+            valid = self._read_validation(X_val, y_val, sample_weight_val)
+        agree_on_samples(self, samples)
         samples, valid = self._split(samples, valid, random_state)
-        problem = self._pose(samples, valid, previous, random_state, device, group)
+        problem = self._pose(samples, valid, previous, random_state, device)
         context = None
         if getattr(self, "_skl_callbacks", None):
             context = FitContext(
@@ -157,13 +154,13 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             ),
             callbacks=usable_callbacks(self.callbacks, self.random_state),
             hooks=(context.begin, context.end) if context else None,
-            progress=make_progress(self.verbose if group.rank == 0 else 0, type(self).__name__),
-            group=group,
+            progress=make_progress(self.verbose if rank() == 0 else 0, type(self).__name__),
+            group=active_group() or ALONE,
             device=device,
         )
         with thread_limit(work_per_pass(problem.config, samples.tokens)):
             result = net.run()
-            self._store(result, problem, group)
+            self._store(result, problem)
         self._fitted_callbacks = [callback for _, callback in net.callbacks_]
         if context:
             context.close(dict(vars(self)))
@@ -174,24 +171,18 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             type(self).__name__, self.get_params(deep=False), self._parameter_constraints
         )
 
-    def _read_samples(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool, group: Collective = ALONE
-    ) -> Samples:
-        samples = self._read_weighted(X, y, sample_weight, reset=reset, group=group)
-        weight = self._class_weight(samples.y, samples.weight, group)
+    def _read_samples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Samples:
+        samples = self._read_weighted(X, y, sample_weight, reset=reset)
+        weight = self._class_weight(samples.y, samples.weight)
         return replace(samples, weight=weight).without_zero_weights()
 
-    def _read_validation(
-        self, X_val: Any, y_val: Any, sample_weight_val: Any, group: Collective
-    ) -> Samples:
+    def _read_validation(self, X_val: Any, y_val: Any, sample_weight_val: Any) -> Samples:
         if X_val is None or y_val is None:
             raise ValueError(
                 "Validation samples need both X_val and y_val; sample_weight_val only goes with "
                 "them."
             )
-        return self._read_weighted(
-            X_val, y_val, sample_weight_val, reset=False, suffix="_val", group=group
-        )
+        return self._read_weighted(X_val, y_val, sample_weight_val, reset=False, suffix="_val")
 
     def _read_weighted(
         self,
@@ -201,13 +192,10 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         *,
         reset: bool,
         suffix: str = "",
-        group: Collective,
     ) -> Samples:
         """Validate samples and drop those of weight zero; `suffix` names the arguments."""
         tokens = self._read_X(X, reset=reset, input_name=f"X{suffix}")
-        weight = read_sample_weight(
-            sample_weight, tokens.n_samples, self, f"sample_weight{suffix}", group=group
-        )
+        weight = read_sample_weight(sample_weight, tokens.n_samples, self, f"sample_weight{suffix}")
         y = self._read_targets(y, tokens, f"y{suffix}")
         return Samples(tokens, y, weight, self.pooling == "none").without_zero_weights()
 
@@ -244,28 +232,27 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         previous: FittedModel | None,
         random_state: np.random.RandomState,
         device: torch.device,
-        group: Collective = ALONE,
     ) -> Problem:
         """Turn samples into tokens, targets and initial weights."""
         if previous is None:
-            self._learn_targets(samples.y, samples.tokens, samples.weight, group)
-            layout = self._plan_layout(samples.tokens, samples.weight, group)
+            self._learn_targets(samples.y, samples.tokens, samples.weight)
+            layout = self._plan_layout(samples.tokens, samples.weight)
         else:
             layout = previous.layout
             samples = self._compatible(layout, samples)
-            refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight, group))
-            self._refuse_other_targets(samples.y, samples.tokens, samples.weight, group)
+            refuse_other_layout(layout, self._plan_layout(samples.tokens, samples.weight))
+            self._refuse_other_targets(samples.y, samples.tokens, samples.weight)
         encoded = self._encode_targets(samples.y, samples.tokens)
         config = module_config(self, layout, encoded.shape[-1])
         if previous is None:
             state = initial_state(
                 config, random_state, init=self.init, init_scale=float(self.init_scale)
             )
-            state["readout_bias"] = self._initial_bias(encoded, samples.weight, group)
+            state["readout_bias"] = self._initial_bias(encoded, samples.weight)
         else:
             state = previous.state
             check_same_shapes(state, config)
-        found = np.result_type(*group.gather(samples.tokens.values.dtype))
+        found = np.result_type(*gather(samples.tokens.values.dtype))
         dtype = resolve_dtype(self.dtype, found, device)
         refuse_beyond_range(self, dtype)
 
@@ -280,7 +267,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
                 dtype=dtype,
                 device=device,
                 labels=self._class_indices(samples.y),
-                total_weight=group.total(samples.weight.sum()),
+                total_weight=total(samples.weight.sum()),
                 may_cache=may_cache,
             )
 
@@ -323,15 +310,12 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         )
         return samples.in_layout(layout)
 
-    def _plan_layout(
-        self, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> TokenLayout:
+    def _plan_layout(self, tokens: RawTokens, weight: np.ndarray) -> TokenLayout:
         layout = plan_layout(
             tokens,
             n_tokens=self.n_tokens,
             standardize=bool(self.standardize),
             weight=weight,
-            group=group,
         )
         if layout.kind == "ragged" and self.pooling == "flatten":
             raise ValueError(
@@ -352,7 +336,7 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
             verbose=int(self.verbose),
         )
 
-    def _store(self, result: TrainingResult, problem: Problem, group: Collective = ALONE) -> None:
+    def _store(self, result: TrainingResult, problem: Problem) -> None:
         """Set the fitted attributes of a run that ended, one way or another; diagnose it."""
         earlier = getattr(self, "loss_curve_", []) if self.warm_start else []
         earlier_validation = getattr(self, "validation_curve_", []) if self.warm_start else []
@@ -376,9 +360,9 @@ class ResidualTransformerBase(CallbackSupportMixin, FittedEstimator):
         self.device_ = str(problem.device)
         self.dtype_ = str(problem.dtype).removeprefix("torch.")
         diagnostics = diagnose_fit(
-            self, result, problem.train, problem.config, self._loss_function(), group
+            self, result, problem.train, problem.config, self._loss_function()
         )
-        self.convergence_diagnostics_ = group.first(diagnostics)
+        self.convergence_diagnostics_ = first(diagnostics)
 
     def _provisional_attributes(self, net: FullBatchNet, problem: Problem) -> dict[str, Any]:
         """Return the fitted attributes as if training ended now, for callbacks."""

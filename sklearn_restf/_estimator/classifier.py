@@ -13,10 +13,9 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from sklearn_restf._data.arrays import RawTokens, as_numpy, validating
-from sklearn_restf._data.targets import check_length
+from sklearn_restf._data.targets import check_length, common_labels, weighted_by_class
 from sklearn_restf._estimator.base import ResidualTransformerBase
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._estimator.ranks import common_labels, weighted_by_class
 from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 from sklearn_restf._model.losses import (
     Loss,
@@ -25,7 +24,7 @@ from sklearn_restf._model.losses import (
     probabilities,
     squared_error,
 )
-from sklearn_restf._utils.process_group import ALONE, Collective
+from sklearn_restf._utils.process_group import total
 from sklearn_restf._utils.validation import Constraint, one_of, real
 
 WEIGHT = real(0.0)
@@ -487,12 +486,10 @@ or list of arrays of shape (n_tokens_i, features)
     def _stratify(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _class_weight(
-        self, y: np.ndarray, weight: np.ndarray, group: Collective = ALONE
-    ) -> np.ndarray:
+    def _class_weight(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         if self.class_weight is None:
             return weight
-        weight = weighted_by_class(weight, y, self.class_weight, group)
+        weight = weighted_by_class(weight, y, self.class_weight)
         if not weight.any():
             raise ValueError(
                 f"class_weight={self.class_weight!r} leaves no sample a weight above zero."
@@ -503,10 +500,8 @@ or list of arrays of shape (n_tokens_i, features)
         known = getattr(self, "classes_", np.zeros(1, dtype=int))  # of a fitted one
         return np.repeat(known[:1], tokens.n_samples)
 
-    def _learn_targets(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> None:
-        self.classes_ = np.unique(y) if group.size == 1 else common_labels(y, group)
+    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
+        self.classes_ = common_labels(y)
         self.n_outputs_ = 1
 
     def _encode_targets(
@@ -526,18 +521,16 @@ or list of arrays of shape (n_tokens_i, features)
             return np.where(index == 1, 1.0, -1.0)[:, None]
         return np.eye(len(self.classes_))[index]
 
-    def _initial_bias(
-        self, encoded: np.ndarray, weight: np.ndarray, group: Collective = ALONE
-    ) -> np.ndarray:
+    def _initial_bias(self, encoded: np.ndarray, weight: np.ndarray) -> np.ndarray:
         """Start from the class frequencies."""
-        total = group.total(weight.sum())
+        weights = total(weight.sum())
         if self.loss == "squared_error":
-            return group.total(weight @ encoded) / total
+            return total(weight @ encoded) / weights
         binary = self._loss_function() is binary_log_loss
         shares = weight @ (np.hstack([encoded < 0, encoded > 0]) if binary else encoded)
-        shares = group.total(shares)
+        shares = total(shares)
         # a class of next to no weight has a share that is zero but for rounding
-        logs = np.log(np.maximum(shares / total, np.finfo(np.float64).tiny))
+        logs = np.log(np.maximum(shares / weights, np.finfo(np.float64).tiny))
         return logs[1:] - logs[:1] if binary else logs
 
     def _class_indices(self, y: np.ndarray) -> np.ndarray:

@@ -18,7 +18,6 @@ from sklearn_restf._data.tokens import weighted_moments
 from sklearn_restf._estimator.base import ResidualTransformerBase
 from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 from sklearn_restf._model.losses import Loss, squared_error
-from sklearn_restf._utils.process_group import ALONE, Collective
 
 
 class ResidualTransformerRegressor(RegressorMixin, ResidualTransformerBase):
@@ -426,28 +425,24 @@ or list of arrays of shape (n_tokens_i, features)
             return np.zeros(tokens.n_samples)
         return np.zeros(tokens.values.shape[: 2 if tokens.lengths is None else 1])
 
-    def _learn_targets(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> None:
-        mean, scale = self._target_moments(y, tokens, weight, group)
+    def _learn_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
+        mean, scale = self._target_moments(y, tokens, weight)
         self._target = TargetScaling(mean, scale, self._is_single(y, tokens))
         self.n_outputs_ = len(mean)
 
     def _target_moments(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective
+        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of each output (0 where constant)."""
         if self.pooling == "none" and tokens.lengths is not None:
             weight = np.repeat(weight, tokens.lengths)
-        return weighted_moments(RawTokens(self._columns(y, tokens)), weight, "y", group=group)
+        return weighted_moments(RawTokens(self._columns(y, tokens)), weight, "y")
 
-    def _refuse_other_targets(
-        self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray, group: Collective = ALONE
-    ) -> None:
+    def _refuse_other_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
         constant = self._target.scale == 0
         if not self.warm_start or not constant.any():  # diagnose comes here as well
             return
-        _, scale = self._target_moments(y, tokens, weight, group)
+        _, scale = self._target_moments(y, tokens, weight)
         if len(scale) == self.n_outputs_ and scale[constant].any():
             raise ValueError(
                 "warm_start=True cannot go on: y was constant in the fit before, and predictions "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sklearn_restf._utils.process_group import alone
+
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
 except ImportError:  # scikit-learn < 1.9
@@ -47,19 +49,21 @@ class FitContext:
 
     def begin(self, iteration: int) -> None:
         """Report the start of an iteration."""
-        self.task = self.context.subcontext(task_name="iteration")
-        self.task.call_on_fit_task_begin(estimator=self.estimator, X=self.X, y=self.y)
+        with alone():
+            self.task = self.context.subcontext(task_name="iteration")
+            self.task.call_on_fit_task_begin(estimator=self.estimator, X=self.X, y=self.y)
 
     def end(self, iteration: int, net: Any) -> bool:
         """Report the end of an iteration; return whether to stop."""
-        return bool(
-            self.task.call_on_fit_task_end(
-                estimator=self.estimator,
-                X=self.X,
-                y=self.y,
-                reconstruction_attributes=lambda: self.attributes_of(net),
+        with alone():
+            return bool(
+                self.task.call_on_fit_task_end(
+                    estimator=self.estimator,
+                    X=self.X,
+                    y=self.y,
+                    reconstruction_attributes=lambda: self.attributes_of(net),
+                )
             )
-        )
 
     def close(self, attributes: dict[str, Any]) -> None:
         """Report the end of fit."""

@@ -29,7 +29,13 @@ from sklearn_restf._training.observers import Observers, StoppedByCallback, is_d
 from sklearn_restf._training.progress import Progress
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training.training_state import restore, state_of_training
-from sklearn_restf._utils.process_group import ALONE, Collective, ProcessGroup, StoppedByPeer
+from sklearn_restf._utils.process_group import (
+    ALONE,
+    Collective,
+    ProcessGroup,
+    StoppedByPeer,
+    alone,
+)
 
 BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
 
@@ -152,7 +158,8 @@ class FullBatchNet(NeuralNet):
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; skorch's way to stop from one is a KeyboardInterrupt."""
         try:
-            super().notify(method_name, **cb_kwargs)
+            with alone():
+                super().notify(method_name, **cb_kwargs)
         except KeyboardInterrupt as error:
             if not self.callbacks_ or not is_deliberate(error):
                 raise

@@ -16,7 +16,7 @@ from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.samples import Samples
 from sklearn_restf._data.targets import read_sample_weight
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._utils.process_group import current_group
+from sklearn_restf._utils.process_group import available_group
 from sklearn_restf._utils.validation import BOOL, Constraint, is_bool, one_of
 from sklearn_restf._utils.warnings import Log, recording, warn
 from sklearn_restf.model_selection._folds import Fold, SweepData
@@ -72,7 +72,7 @@ class BetaSweepMixin(ResidualTransformerBase):
 
     def _sweep(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
         """Cross-validate, choose, refit."""
-        if current_group().size > 1:
+        if available_group() is not None:
             raise RuntimeError(
                 f"{type(self).__name__} searches in one process, and this one belongs to a "
                 "torch.distributed process group. Search on one rank, within "
