@@ -13,6 +13,7 @@ import weakref
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 import torch
@@ -40,6 +41,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_restf.exceptions import DivergenceError
 from tests.cases_common import (
     ROOT,
     SERIES,
@@ -226,17 +228,46 @@ def test_failed_fit_leaves_the_estimator_unfitted(parameters, X, y, weights):
 
 
 @pytest.mark.parametrize("warm_start", [False, True])
-def test_failed_refit_never_leaves_a_half_fitted_estimator(warm_start):
-    """D2: after a failure the old model is whole, or gone (only without ``warm_start``)."""
+def test_failed_refit_leaves_the_estimator_as_it_was(warm_start):
+    """D2."""
     estimator = make_regressor(warm_start=warm_start).fit(X2, YR)
-    before = estimator.predict(X2)
-    with pytest.raises(ValueError, match="NaN"):
-        estimator.fit(X2, np.full(64, np.nan))
-    if warm_start or fitted_names(estimator):
-        np.testing.assert_array_equal(estimator.predict(X2), before)
-    else:
-        with pytest.raises(NotFittedError):
-            estimator.predict(X2)
+    before, predicted = dict(vars(estimator)), estimator.predict(X2)
+    with pytest.raises(ValueError, match="NaN|features"):
+        estimator.fit(X2[:, :2], np.full(64, np.nan))
+    estimator.learning_rate = 1e6
+    with pytest.raises(DivergenceError):
+        estimator.fit(X2 * 1e4, 1e6 * YR)
+    assert vars(estimator) == before | {"learning_rate": 1e6}
+    np.testing.assert_array_equal(estimator.predict(X2), predicted)
+
+
+@both_makers
+def test_what_a_subclass_sets_before_fit_survives_fit(make):
+    """D2."""
+
+    class Named(type(make())):
+        def fit(self, X, y):
+            self.note_ = "mine"
+            return super().fit(X, y)
+
+    estimator, y = Named(max_iter=2, tol=None), YC if make is make_classifier else YR
+    for wrong in (False, True, False):
+        if wrong:
+            with pytest.raises(ValueError, match="NaN"):
+                estimator.fit(np.full_like(X2, np.nan), y)
+        else:
+            estimator.fit(X2, y)
+        assert estimator.note_ == "mine"
+        assert estimator.predict(X2).shape == (64,)
+
+
+def test_refit_leaves_nothing_of_the_fit_before():
+    """D2: neither names of features nor the callbacks that were used."""
+    estimator = make_regressor(max_iter=2, tol=None)
+    estimator.fit(pd.DataFrame(X2).add_prefix("x"), YR)
+    assert len(estimator.feature_names_in_) == X2.shape[1]
+    fitted = set(vars(estimator.fit(X2, YR)))
+    assert fitted == set(vars(clone(estimator).fit(X2, YR)))
 
 
 # --- D3: scikit-learn's public surface only --------------------------------------------------

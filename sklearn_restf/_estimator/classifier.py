@@ -9,10 +9,11 @@ import torch
 from numpy.typing import ArrayLike
 
 from sklearn_restf._estimator.classification import ClassificationBase
+from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 
 
-class ResidualTransformerClassifier(ClassificationBase):
+class ResidualTransformerClassifier(ClassificationBase, TrainableBase):
     """Residual Transformer classifier trained by full-batch gradient descent.
 
     A Transformer with single- or multi-head softmax attention and weighted residual
@@ -336,6 +337,5 @@ or list of arrays of shape (n_tokens_i, features)
         its part of the samples, and gets the model of all of them: see
         :mod:`sklearn_restf.distributed`, also for how to train in one process there.
         """
-        with self._all_or_nothing():
-            self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
+        self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
         return self

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.regression import RegressionBase, TargetScaling
 from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 
@@ -15,7 +16,7 @@ from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 __all__ = ["ResidualTransformerRegressor", "TargetScaling"]
 
 
-class ResidualTransformerRegressor(RegressionBase):
+class ResidualTransformerRegressor(RegressionBase, TrainableBase):
     """Residual Transformer regressor trained by full-batch gradient descent.
 
     A Transformer with single- or multi-head softmax attention and weighted residual
@@ -335,6 +336,5 @@ or list of arrays of shape (n_tokens_i, features)
         its part of the samples, and gets the model of all of them: see
         :mod:`sklearn_restf.distributed`, also for how to train in one process there.
         """
-        with self._all_or_nothing():
-            self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
+        self._fit(X, y, sample_weight, X_val, y_val, sample_weight_val)
         return self
