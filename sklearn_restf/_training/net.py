@@ -25,10 +25,11 @@ from sklearn_restf._training.cuda_graph import choose_descent
 from sklearn_restf._training.distributed_objective import SharedObjective
 from sklearn_restf._training.gradient_descent import GROWTH, first_rate
 from sklearn_restf._training.objective import Objective
-from sklearn_restf._training.observers import Observers, StoppedByCallback, is_deliberate
+from sklearn_restf._training.observers import Observers, StoppedByCallback
 from sklearn_restf._training.progress import Progress
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training.training_state import restore, state_of_training
+from sklearn_restf._utils.interrupts import InterruptWatch
 from sklearn_restf._utils.process_group import (
     ALONE,
     Collective,
@@ -157,11 +158,15 @@ class FullBatchNet(NeuralNet):
 
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; skorch's way to stop from one is a KeyboardInterrupt."""
+        if not self.callbacks_:
+            super().notify(method_name, **cb_kwargs)
+            return
+        watch = InterruptWatch()
         try:
-            with alone():
+            with watch, alone():
                 super().notify(method_name, **cb_kwargs)
         except KeyboardInterrupt as error:
-            if not self.callbacks_ or not is_deliberate(error):
+            if watch.interrupted:
                 raise
             raise StoppedByCallback from error
 
