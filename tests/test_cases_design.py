@@ -232,7 +232,7 @@ def test_failed_refit_leaves_the_estimator_as_it_was(warm_start):
     """D2."""
     estimator = make_regressor(warm_start=warm_start).fit(X2, YR)
     before, predicted = dict(vars(estimator)), estimator.predict(X2)
-    with pytest.raises(ValueError, match="NaN|features"):
+    with pytest.raises(ValueError, match=r"NaN|features"):
         estimator.fit(X2[:, :2], np.full(64, np.nan))
     estimator.learning_rate = 1e6
     with pytest.raises(DivergenceError):
