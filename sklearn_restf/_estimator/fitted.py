@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ FITTED = frozenset({
     "loss_", "loss_curve_", "n_features_in_", "n_iter_", "n_outputs_", "n_tokens_",
     "stop_reason_", "validation_curve_",
 })  # fmt: skip
+
+BUILT_ON_ACCESS = ("module_", "net_")
 
 
 class FittedEstimator(BaseEstimator):
@@ -128,6 +131,17 @@ class FittedEstimator(BaseEstimator):
         """The skorch callbacks as the fit used (and changed) them; not kept by pickle."""
         self._require_fitted("callbacks_")
         return getattr(self, "_fitted_callbacks", [])
+
+    def __dir__(self) -> list[str]:
+        """List what is there, without the views that looking at them would build.
+
+        scikit-learn looks at every attribute to see whether it is there, and so do its display
+        and whatever completes names.
+        """
+        names = [name for name in object.__dir__(self) if name not in BUILT_ON_ACCESS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what is deprecated
+            return [name for name in names if hasattr(self, name)]
 
     def _require_fitted(self, name: str) -> None:
         if not self.__sklearn_is_fitted__():
