@@ -92,7 +92,7 @@ test-sklearn-%: .sklearn/%/.installed $(INSTALLED)
 
 # At the end, each reads the models that the others wrote.
 test-sklearn-matrix: $(foreach version,$(SKLEARN_VERSIONS),test-sklearn-$(version))
-	$(PYTEST) tests/test_persistence_versions.py
+	$(PYTEST) tests/estimator/test_persistence_versions.py
 
 .PRECIOUS: .sklearn/%/.installed
 

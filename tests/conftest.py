@@ -35,12 +35,6 @@ def pytest_report_header():
     return "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.name == "test_common.py":
-            item.add_marker(pytest.mark.sklearn_contract)
-
-
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

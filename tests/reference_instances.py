@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.reference_theory import NAMES, Model
+from tests.reference.theory import NAMES, Model
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "identity")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -1,0 +1,276 @@
+"""Trials run ahead on the device take the very steps of the loop that reads every one."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris
+
+import sklearn_restf._training.cuda_graph as descent_ahead
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from sklearn_restf._training.cuda_graph import DeviceDescent
+from sklearn_restf._training.gradient_descent import GradientDescent
+from sklearn_restf.exceptions import DivergenceError
+from tests.training.test_objective import make_objective, random_problem
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 5, 4))
+Y = X[:, -1, 0] + 0.5 * X[:, 1, 1] * X[:, 2, 2]
+SERIES = [RNG.standard_normal((t, 3)) for t in RNG.integers(1, 9, size=150)]
+SERIES_Y = np.array([s[-1, 0] + s[:, 1].mean() for s in SERIES])
+IRIS = load_iris(return_X_y=True)
+
+MODELS = {
+    "closed form": {},
+    "mean": {"pooling": "mean"},
+    "last": {"pooling": "last"},
+    "tanh, learned positions": {"activation": "tanh", "positional_encoding": "learned"},
+    "gelu, sinusoidal": {"activation": "gelu", "positional_encoding": "sinusoidal", "d_model": 6},
+    "autograd": {"n_layers": 2, "n_heads": 2, "layer_norm": True, "causal": True},
+    "autograd, sinusoidal": {"n_layers": 2, "pooling": "mean", "positional_encoding": "sinusoidal"},
+    "no penalty": {"alpha": 0.0},
+    "single precision": {"dtype": "float32"},
+}
+RULES = {
+    "adaptive": {},
+    "adaptive, no momentum": {"momentum": 0.0},
+    "many rejections": {"learning_rate": "adaptive", "max_iter": 150},
+    "stops by tol": {"max_iter": 400, "tol": 1e-2},
+    "stops by tol at once": {"tol": 0.9, "n_iter_no_change": 1},
+    "validation": {"early_stopping": "last", "max_iter": 100, "tol": 1e-2},
+    "validation to the end": {"early_stopping": True},
+    "validation, constant rate": {"early_stopping": "last", "learning_rate": 0.03},
+    "validation, many rejections": {"early_stopping": "last", "max_iter": 150},
+    "ends with a batch": {"max_iter": descent_ahead.TRIALS},
+    "one iteration": {"max_iter": 1},
+    "theory": {"learning_rate": "theory", "momentum": 0.0},
+    "constant": {"learning_rate": 0.03, "momentum": 0.5},
+    "constant, rising and falling": {"learning_rate": 0.3, "momentum": 0.9, "max_iter": 20},
+}
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """Run trials ahead on the CPU too, while switched on; count the batches."""
+
+    class Switch:
+        batches = 0
+
+        def __call__(self, on):
+            monkeypatch.setattr(descent_ahead, "DEVICES", ("cuda", "cpu") if on else ())
+
+    switch, run_ahead = Switch(), DeviceDescent._run_ahead
+
+    def counted(self):
+        switch.batches += 1
+        return run_ahead(self)
+
+    monkeypatch.setattr(DeviceDescent, "_run_ahead", counted)
+    return switch
+
+
+def fitted(estimator, X, y, **data):
+    """Fit; a run that diverges gives what it leaves behind."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return estimator.fit(X, y, **data)
+        except DivergenceError as error:
+            return error.estimator
+
+
+def assert_same_fit(a, b, rtol=0.0):
+    """Compare everything that training leaves behind."""
+    close = {"rtol": rtol, "atol": rtol}
+    assert (a.stop_reason_, a.n_iter_) == (b.stop_reason_, b.n_iter_)
+    assert a.best_iteration_ == b.best_iteration_
+    np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, **close)
+    np.testing.assert_allclose(a.loss_, b.loss_, **close)
+    np.testing.assert_allclose(a.validation_curve_, b.validation_curve_, **close)
+    np.testing.assert_allclose(a.learning_rate_, b.learning_rate_, **close)
+    for name in ("gradient_norm", "learning_rate"):
+        one, other = (getattr(e.convergence_diagnostics_, name, 0.0) for e in (a, b))
+        np.testing.assert_allclose(one, other, **close)
+    for name, value in a._fitted.state.items():
+        np.testing.assert_allclose(value, b._fitted.state[name], err_msg=name, **close)
+    if a._fitted.velocity is None or b._fitted.velocity is None:
+        assert a._fitted.velocity is b._fitted.velocity
+    else:
+        np.testing.assert_allclose(a._fitted.velocity, b._fitted.velocity, **close)
+
+
+def both_ways(ahead, estimator_class, X, y, **options):
+    """Fit with and without running ahead."""
+    options = {"max_iter": 45, "tol": None, "random_state": 0, "diagnostics_samples": 5} | options
+    results = []
+    for on in (False, True):
+        ahead(on)
+        results.append(fitted(estimator_class(**options), X, y))
+    assert ahead.batches > 0
+    return results
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_alike(ahead, name):
+    assert_same_fit(*both_ways(ahead, ResidualTransformerRegressor, X, Y, **MODELS[name]))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_step_rule_is_the_same(ahead, name):
+    assert_same_fit(*both_ways(ahead, ResidualTransformerRegressor, X, Y, **RULES[name]))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_ragged_samples_in_buckets(ahead, pooling):
+    options = {"pooling": pooling, "tol": 1e-2, "max_iter": 100}
+    assert_same_fit(*both_ways(ahead, ResidualTransformerRegressor, SERIES, SERIES_Y, **options))
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes(ahead, loss, classes):
+    rows = IRIS[1] < classes
+    data = IRIS[0][rows], IRIS[1][rows]
+    assert_same_fit(*both_ways(ahead, ResidualTransformerClassifier, *data, loss=loss))
+
+
+@pytest.mark.parametrize("rate", [2.0, 1e3, 1e200])
+def test_divergence_is_found_in_the_same_iteration(ahead, rate):
+    options = {"learning_rate": rate, "momentum": 0.0}
+    a, b = both_ways(ahead, ResidualTransformerRegressor, X, Y, **options)
+    assert a.stop_reason_ == "diverged"
+    assert_same_fit(a, b)
+
+
+class Toy:
+    """An objective of one parameter that is told what to answer where."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.theta = torch.ones(1, dtype=torch.float64)
+        self.gradient = torch.zeros(1, dtype=torch.float64)
+        self.parameters = [torch.nn.Parameter(self.theta)]
+
+    def evaluate(self, read=float):
+        return read(self.answer(self.theta)[0])
+
+    def differentiate(self):
+        self.gradient.copy_(self.theta)
+
+    def gradient_norm(self):
+        return float(self.gradient.norm())
+
+
+@pytest.mark.parametrize("answer", [
+    lambda x: torch.where(x == 1.0, 1.0, 2.0),  # no step helps
+    lambda x: torch.where((x == 1.0) | (x == 0.9), x, torch.nan),  # one does
+    lambda x: 0.5 * x * x,
+])  # fmt: skip
+@pytest.mark.parametrize(("lr", "momentum"), [(0.1, 0.9), (1.0, 0.0)])
+def test_stalls_and_stationary_points(answer, lr, momentum):
+    rule = {"lr": lr, "momentum": momentum, "guarded": True, "growth": 1.1}
+    plain, other = (
+        GradientDescent(Toy(answer), **rule),
+        DeviceDescent(Toy(answer), n_iter=9, **rule),
+    )
+    assert plain.start() == other.start()
+    for n_iter in range(1, 9):
+        reason = plain.step()
+        assert other.step() == reason
+        assert plain.param_groups[0]["lr"] == other.param_groups[0]["lr"]
+        assert (plain.loss, plain.last_rate, plain.moving) == (
+            other.loss,
+            other.last_rate,
+            other.moving,
+        )
+        if reason == "stalled":
+            n_iter -= 1
+            break
+        assert plain.gradient_norm() == other.gradient_norm()
+    best = torch.empty(1, dtype=torch.float64)
+    other.settle(n_iter, best)
+    assert plain.objective.theta.equal(other.objective.theta)
+    assert best.equal(other.objective.theta)
+
+
+def test_warm_start_goes_on_with_rate_and_velocity(ahead):
+    results = []
+    for on in (False, True):
+        ahead(on)
+        model = ResidualTransformerRegressor(max_iter=20, tol=None, warm_start=True, random_state=0)
+        results.append(fitted(fitted(model, X, Y), X, Y))
+    assert_same_fit(*results)
+
+
+@pytest.mark.parametrize("trial", [1, 5, 40])
+def test_an_interrupt_keeps_what_was_read(ahead, monkeypatch, trial):
+    ahead(True)
+    run, count = DeviceDescent._run_trial, [0]
+
+    def interrupted(self):
+        count[0] += 1
+        if count[0] == trial:
+            raise KeyboardInterrupt
+        run(self)
+
+    monkeypatch.setattr(DeviceDescent, "_run_trial", interrupted)
+    model = ResidualTransformerRegressor(max_iter=60, tol=None, random_state=0, diagnostics=False)
+    with pytest.warns(match="interrupted"):
+        model.fit(X, Y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.n_iter_ <= trial
+    monkeypatch.undo()
+    if model.n_iter_:
+        same = ResidualTransformerRegressor(
+            max_iter=model.n_iter_, tol=None, random_state=0, diagnostics=False
+        )
+        fitted(same, X, Y)
+        assert model.loss_ == same.loss_
+        np.testing.assert_array_equal(model.predict(X), same.predict(X))
+
+
+def test_whoever_watches_every_iteration_gets_the_ordinary_loop(ahead):
+    from skorch.callbacks import Callback
+
+    ahead(True)
+    options = {"max_iter": 3, "tol": None, "random_state": 0}
+    fitted(ResidualTransformerRegressor(callbacks=[Callback()], **options), X, Y)
+    fitted(ResidualTransformerRegressor(chunk_size=7, **options), X, Y)
+    assert ahead.batches == 0
+
+
+def test_progress_is_told_every_loss(ahead, capsys):
+    ahead(True)
+    fitted(ResidualTransformerRegressor(max_iter=20, tol=None, verbose=1), X, Y)
+    assert 1 <= ahead.batches < 10
+    assert capsys.readouterr().out.count("loss = ") == 20
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_stopping_after_any_step_gives_its_parameters(guarded, momentum):
+    rate, growth = (3.0, 1.1) if guarded else (0.01, 1.0)
+    rule = {"lr": rate, "momentum": momentum, "guarded": guarded, "growth": growth}
+    problem = random_problem(activation="relu")
+    for n_iter in (1, 7, 31, 32, 33, 70):
+        plain = GradientDescent(make_objective(*problem, alpha=0.01), **rule)
+        other = DeviceDescent(make_objective(*problem, alpha=0.01), n_iter=100, **rule)
+        assert plain.start() == other.start()
+        assert plain.gradient_norm() == other.gradient_norm()
+        for _ in range(n_iter):
+            assert plain.step() == other.step()
+            assert (plain.loss, plain.last_rate, plain.moving) == (
+                other.loss,
+                other.last_rate,
+                other.moving,
+            )
+            assert plain.gradient_norm() == other.gradient_norm()
+        best = torch.empty_like(other.objective.theta)
+        other.settle(n_iter, best)
+        for name in ("theta", "gradient"):
+            one, two = (getattr(d.objective, name) for d in (plain, other))
+            assert torch.equal(one, two), name
+        assert torch.equal(plain.velocity, other.velocity)
+        if guarded:
+            assert torch.equal(best, other.objective.theta)
