@@ -62,18 +62,12 @@ def scarce(monkeypatch, n_rows):
 
         return call
 
-    objective = objective_module.Objective
-    monkeypatch.setattr(
-        objective_module, "loss_and_slope",
-        limited(objective_module.loss_and_slope, lambda loss, output, *_: len(output)),
-    )  # fmt: skip
-    monkeypatch.setattr(
-        objective, "predict", limited(objective.predict, lambda self, batch: len(batch.y))
-    )
-    monkeypatch.setattr(
-        objective, "_gauss_newton_product",
-        limited(objective._gauss_newton_product, lambda self, batch, _: len(batch.y)),
-    )  # fmt: skip
+    for owner, name, rows_of in (
+        (objective_module.ClosedForm, "backward", lambda layer, *_: len(layer.x)),
+        (objective_module.Objective, "predict", lambda self, batch, *_: len(batch.y)),
+        (objective_module, "LinearizedBatch", lambda module, x, mask: len(x)),
+    ):
+        monkeypatch.setattr(owner, name, limited(getattr(owner, name), rows_of))
     make_forward = prediction_module.make_forward
     monkeypatch.setattr(
         prediction_module, "make_forward",
@@ -117,7 +111,7 @@ def test_classes_in_smaller_chunks(monkeypatch):
 def test_memory_that_ends_in_the_gradient(monkeypatch, n_layers):
     """The forward pass fits, the backward pass does not: in the middle of training."""
     expected = ResidualTransformerRegressor(**SHORT, n_layers=n_layers).fit(X, Y).loss_curve_
-    engine = objective_module._ClosedForm if n_layers == 1 else objective_module._Autograd
+    engine = objective_module.ClosedFormEngine if n_layers == 1 else objective_module.Autograd
     add_gradient, calls = engine.add_gradient, []
 
     def fail_twice(self):

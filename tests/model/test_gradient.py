@@ -8,11 +8,10 @@ import torch
 from torch.testing import assert_close
 
 from sklearn_restf._model import matmul
-from sklearn_restf._model.gradient import FusedLayer, is_supported
+from sklearn_restf._model.gradient import ClosedForm, is_supported
 from sklearn_restf._model.initialization import build_module, initial_state
 from sklearn_restf._model.losses import (
     binary_log_loss,
-    loss_and_slope,
     multinomial_log_loss,
     squared_error,
 )
@@ -70,11 +69,11 @@ def gradients_both_ways(config, dtype=torch.float64, passes=1):
     )
     closed = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
     weights = {name: p.detach() for name, p in module.named_parameters()}
-    layer = FusedLayer(config, weights, closed).bind(x, mask)
+    layer = ClosedForm(config).bind(x, mask)
     with torch.no_grad():
         for _ in range(passes):
-            predictions = layer.forward()
-            layer.backward(upstream)
+            predictions = layer.forward(weights)
+            layer.backward(upstream, closed)
     if ragged and config.pooling == "none":
         expected, predictions = expected[mask], predictions[mask]
     return expected.detach(), predictions, dict(zip(names, plain, strict=True)), closed
@@ -148,7 +147,7 @@ def test_predictions_without_a_way_back(pooling, ragged):
             x, mask = batch_of(ragged, dtype)
             weights = {name: p.detach() for name, p in module.named_parameters()}
             expected = module(x, mask).detach()
-            found = FusedLayer(config, weights).bind(x, mask).forward()
+            found = ClosedForm(config).bind(x, mask).forward(weights)
             if ragged and pooling == "none":
                 expected, found = expected[mask], found[mask]
             assert_close(found, expected, rtol=tolerance, atol=tolerance)
@@ -183,6 +182,6 @@ def test_slopes_are_the_derivatives_of_the_losses(per_token):
         value = loss(prediction, y, weight, mask)
         (expected,) = torch.autograd.grad(value, prediction)
         with torch.no_grad():
-            again, slope = loss_and_slope(loss, prediction, y, weight, mask)
+            again, slope = loss.value_and_slope(prediction, y, weight, mask)
         assert_close(again, value.detach(), rtol=1e-13, atol=1e-13)
         assert_close(slope, expected, rtol=1e-13, atol=1e-13)

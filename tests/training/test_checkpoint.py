@@ -20,7 +20,7 @@ from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegr
 from sklearn_restf._diagnostics import diagnose
 from sklearn_restf._training import checkpoint as checkpoint_module
 from sklearn_restf._training import training_state as state_module
-from sklearn_restf._training.best_weights import Best
+from sklearn_restf._training.stopping import Best
 from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
 from tests.conftest import REPOSITORY

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-import sklearn_restf._training.cuda_graph as descent_ahead
+import sklearn_restf._training.batched_descent as batched_descent
+import sklearn_restf._training.cuda_graph as cuda_graph
 from sklearn_restf import (
     ResidualTransformerClassifier,
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
 )
-from tests.training.test_cuda_graph import (
+from tests.training.test_batched_descent import (
     IRIS,
     MODELS,
     RULES,
@@ -34,13 +35,13 @@ COMMON = {"max_iter": 40, "tol": None, "random_state": 0, "diagnostics": False}
 @pytest.fixture
 def captures(monkeypatch):
     """The graphs captured during a test; None for every failed attempt."""
-    graphs, capture = [], descent_ahead.capture
+    graphs, capture = [], cuda_graph.capture
 
     def remember(*arguments):
         graphs.append(capture(*arguments))
         return graphs[-1]
 
-    monkeypatch.setattr(descent_ahead, "capture", remember)
+    monkeypatch.setattr(cuda_graph, "capture", remember)
     return graphs
 
 
@@ -102,34 +103,33 @@ def test_classes(captures, classes):
 def test_a_graph_takes_the_steps_of_the_ordinary_loop(captures, monkeypatch, name):
     ahead = on("cuda", ResidualTransformerRegressor, X, Y, **RULES[name])
     assert None not in captures
-    monkeypatch.setattr(descent_ahead, "DEVICES", ())
+    monkeypatch.setattr(batched_descent, "DEVICES", ())
     assert_same_fit(ahead, on("cuda", ResidualTransformerRegressor, X, Y, **RULES[name]), 1e-9)
 
 
 def test_what_cannot_be_captured_is_started_operation_by_operation(monkeypatch):
     expected = on("cuda", ResidualTransformerRegressor, X, Y)
-    monkeypatch.setattr(descent_ahead, "capture", lambda *arguments: None)
+    monkeypatch.setattr(cuda_graph, "capture", lambda *arguments: None)
     assert_same_fit(on("cuda", ResidualTransformerRegressor, X, Y), expected, 1e-9)
 
 
 def test_a_trial_reads_nothing_back():
     """torch raises where an operation waits for the device."""
     model = ResidualTransformerRegressor(**COMMON, device="cuda")
-    run = descent_ahead.DeviceDescent._run_trial
+    trial = batched_descent.BatchedDescent._trial
 
     def watched(self):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            self._trial()
+            trial(self)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(descent_ahead, "FEWEST_ITERATIONS", 10**9)
-        patch.setattr(descent_ahead.DeviceDescent, "_run_trial", watched)
+        patch.setattr(batched_descent, "FEWEST_ITERATIONS", 10**9)
+        patch.setattr(batched_descent.BatchedDescent, "_trial", watched)
         for options in ({}, {"n_layers": 2}, {"alpha": 0.0, "momentum": 0.0}):
             fitted(model.set_params(**options), X, Y)
-    assert descent_ahead.DeviceDescent._run_trial is run
 
 
 def test_warm_start_early_stopping_chunks_and_callbacks():

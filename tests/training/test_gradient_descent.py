@@ -11,7 +11,8 @@ from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._model.initialization import build_module, is_weight, state_of
 from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
-from sklearn_restf._training.gradient_descent import SHRINK, SMALLEST_RATE, GradientDescent
+from sklearn_restf._training.gradient_descent import GradientDescent
+from sklearn_restf._training.step_rule import SHRINK, SMALLEST_RATE, StepRule
 from tests.random_modules import (
     make_config,
     random_state_of,
@@ -26,7 +27,7 @@ def test_unguarded_steps_are_those_of_torch(momentum, chunk_size):
     objective = make_objective(
         config, state, tokens, layout, y, weight, alpha=0.01, chunk_size=chunk_size
     )
-    optimizer = GradientDescent(objective, lr=0.02, momentum=momentum, guarded=False, growth=1.0)
+    optimizer = GradientDescent(objective, StepRule(0.02, momentum, guarded=False, growth=1.0))
     optimizer.start()
 
     module = build_module(config, state)
@@ -43,7 +44,7 @@ def test_unguarded_steps_are_those_of_torch(momentum, chunk_size):
         torch_optimizer.zero_grad()
         (0.5 * (module(x) - target).square().sum(1) @ share).backward()
         torch_optimizer.step()
-        assert optimizer.step() is None
+        assert optimizer.step() == ""
         for ours, theirs in zip(objective.module.parameters(), module.parameters(), strict=True):
             assert_allclose(ours.detach(), theirs.detach(), rtol=1e-12, atol=1e-12)
 
@@ -52,10 +53,10 @@ def test_unguarded_steps_are_those_of_torch(momentum, chunk_size):
 @pytest.mark.parametrize("lr", [1e-4, 1.0, 1e6])
 def test_guarded_steps_never_increase_the_objective(lr, momentum):
     objective = make_objective(*random_problem(activation="relu"), alpha=0.01)
-    optimizer = GradientDescent(objective, lr=lr, momentum=momentum, guarded=True, growth=1.1)
+    optimizer = GradientDescent(objective, StepRule(lr, momentum, guarded=True, growth=1.1))
     losses = [optimizer.start()]
     for _ in range(60):
-        assert optimizer.step() is None
+        assert optimizer.step() == ""
         losses.append(optimizer.loss)
         assert_allclose(objective.evaluate(), optimizer.loss, rtol=1e-14)
         objective.differentiate()
@@ -86,57 +87,57 @@ def parabola(start=1.0):
 
 
 def descend(toy, **options):
-    options = {"lr": 0.1, "momentum": 0.0, "guarded": True, "growth": 1.0} | options
-    optimizer = GradientDescent(toy, **options)
+    rule = {"rate": 0.1, "momentum": 0.0, "guarded": True, "growth": 1.0} | options
+    optimizer = GradientDescent(toy, StepRule(**rule))
     optimizer.start()
     return optimizer
 
 
 def test_the_rate_is_halved_until_the_objective_falls():
     toy = parabola()
-    optimizer = descend(toy, lr=7.0, growth=1.1)
-    assert optimizer.step() is None
+    optimizer = descend(toy, rate=7.0, growth=1.1)
+    assert optimizer.step() == ""
     assert_allclose(toy.tried, [1, 1 - 7.0, 1 - 3.5, 1 - 1.75])
     assert_allclose(optimizer.param_groups[0]["lr"], 1.1 * 7.0 * SHRINK**2)
 
 
 def test_steps_call_the_hooks_that_torch_offers():
-    optimizer, called = descend(parabola(), lr=0.1), []
+    optimizer, called = descend(parabola(), rate=0.1), []
     optimizer.register_step_post_hook(lambda *args: called.append(1))
-    assert optimizer.step() is None
-    assert optimizer.advance() is None
+    assert optimizer.step() == ""
+    assert optimizer.advance() == ""
     assert len(called) == 1
 
 
 def test_momentum_is_dropped_before_the_rate_is_halved():
     toy = parabola()
-    optimizer = descend(toy, lr=1.0, momentum=0.9)
+    optimizer = descend(toy, rate=1.0, momentum=0.9)
     optimizer.velocity.fill_(-5.0)
-    optimizer.moving = True
-    assert optimizer.step() is None
+    optimizer.rule.moving = True
+    assert optimizer.step() == ""
     assert_allclose(toy.tried, [1, 1 - 1 - 4.5, 0])  # with momentum, then without
     assert optimizer.param_groups[0]["lr"] == 1.0
     assert_allclose(optimizer.velocity, [-1.0])
-    assert optimizer.moving
+    assert optimizer.rule.moving
 
 
 def test_a_step_to_nan_or_inf_is_rejected():
     for nowhere in (math.nan, math.inf):
         toy = Toy(lambda x, bad=nowhere: 0.5 * x * x if x > 0 else bad, lambda x: x, 1.0)
-        optimizer = descend(toy, lr=4.0)
-        assert optimizer.step() is None
+        optimizer = descend(toy, rate=4.0)
+        assert optimizer.step() == ""
         assert optimizer.loss < 0.5
         assert float(toy.theta) > 0
 
 
 def test_an_unguarded_step_to_nan_diverges():
     toy = Toy(lambda x: 0.5 * x * x if x > 0 else math.nan, lambda x: x, 1.0)
-    assert descend(toy, lr=4.0, guarded=False).step() == "diverged"
+    assert descend(toy, rate=4.0, guarded=False).step() == "diverged"
 
 
 def test_an_unguarded_step_may_increase_the_objective():
-    optimizer = descend(parabola(), lr=3.0, guarded=False)
-    assert optimizer.step() is None
+    optimizer = descend(parabola(), rate=3.0, guarded=False)
+    assert optimizer.step() == ""
     assert_allclose(optimizer.loss, 2.0)
 
 
@@ -150,16 +151,15 @@ def test_stalled_where_no_step_helps_and_nothing_moves():
 
 
 def test_the_rate_grows_after_every_accepted_step():
-    optimizer = descend(parabola(), lr=1e-3, growth=1.1)
+    optimizer = descend(parabola(), rate=1e-3, growth=1.1)
     for _ in range(5):
         optimizer.step()
     assert_allclose(optimizer.param_groups[0]["lr"], 1e-3 * 1.1**5)
 
 
 def test_start_at_a_point_that_is_not_finite():
-    optimizer = GradientDescent(
-        Toy(lambda x: math.nan, lambda x: 1.0, 1.0), lr=1, momentum=0, guarded=True, growth=1
-    )
+    toy = Toy(lambda x: math.nan, lambda x: 1.0, 1.0)
+    optimizer = GradientDescent(toy, StepRule(1.0, 0.0, guarded=True, growth=1.0))
     assert math.isnan(optimizer.start())
     assert not optimizer.objective.gradient.any()  # no gradient was asked for
 
@@ -173,7 +173,7 @@ def test_filler_columns_of_narrow_groups_stay_zero():
     state = random_state_of(config, rng)
     y = rng.standard_normal((9, 2))
     objective = make_objective(config, state, tokens, layout, y, alpha=0.1)
-    optimizer = GradientDescent(objective, lr=0.1, momentum=0.9, guarded=True, growth=1.1)
+    optimizer = GradientDescent(objective, StepRule(0.1, 0.9, guarded=True, growth=1.1))
     optimizer.start()
     for _ in range(20):
         optimizer.step()

@@ -7,8 +7,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold, StratifiedKFold
 
-import sklearn_restf._training.gradient_descent as descent
-import sklearn_restf._training.sweep_descent as sweep_descent
+import sklearn_restf._training.batched_descent as batched_descent
+import sklearn_restf._training.step_rule as step_rule
+import sklearn_restf._training.stopping as stopping_rule
 import sklearn_restf.model_selection._sweep as sweep
 from sklearn_restf import (
     THEOREM_SETTINGS,
@@ -18,6 +19,7 @@ from sklearn_restf import (
     ResidualTransformerRegressorCV,
 )
 from sklearn_restf._model import matmul
+from sklearn_restf._training.training_result import TrainingSettings
 from sklearn_restf.exceptions import DivergenceError
 
 BETAS = [0.0, 0.4, 1.0]
@@ -145,6 +147,22 @@ def test_side_by_side_follows_the_trajectories_of_single_fits(kind, name):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [
+    {"max_iter": 3000, "tol": 1e-3},
+    {"max_iter": 200, "tol": 1e-2, "early_stopping": True},
+    {"max_iter": batched_descent.TRIALS, "tol": None},
+    {"max_iter": 1},
+    {"max_iter": 7, "n_iter_no_change": 8},
+    {"tol": 0.9, "n_iter_no_change": 1},
+    {"learning_rate": 0.05, "momentum": 0.5, "max_iter": 40, "early_stopping": "last"},
+], ids=str)  # fmt: skip
+def test_trials_run_ahead_end_where_those_that_are_read_end(options, monkeypatch):
+    expected = trained("regressor", "windows", 9, **options)
+    monkeypatch.setattr(batched_descent, "DEVICES", ("cuda", "cpu"))
+    assert_same(trained("regressor", "windows", 9, **options), expected)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("kind", "name"), [("regressor", "table"), ("classifier", "iris")])
 def test_weights_count_side_by_side(kind, name):
     n = 45 if kind == "regressor" else 150
@@ -189,7 +207,7 @@ def test_late_differences_in_single_precision_are_those_of_the_last_bit():
     assert np.abs(scores(9, X) - single).max() <= 10 * max(of_last_bits) + 1e-5
 
 
-def test_models_leave_when_they_are_done():
+def test_each_model_ends_by_itself():
     _, fits = trained("regressor", "windows", 9, max_iter=3000, tol=1e-3)
     lengths = {fit.n_iter_ for fit in fits}
     assert len(lengths) > 1
@@ -197,8 +215,7 @@ def test_models_leave_when_they_are_done():
 
 
 def test_models_that_stall_leave_the_others_to_go_on(monkeypatch):
-    for module in (sweep_descent, descent):
-        monkeypatch.setattr(module, "SMALLEST_RATE", 0.2)
+    monkeypatch.setattr(step_rule, "SMALLEST_RATE", 0.2)
     one_by_one = trained("regressor", "windows", 1, max_iter=60, tol=None)
     reasons = {model.stop_reason_ for model in one_by_one[1]}
     assert reasons == {"stalled", "max_iter"}
@@ -301,3 +318,64 @@ def test_no_gradient_state_of_the_user_matters():
 def test_plain_estimators_are_the_ones_swept():
     assert ResidualTransformerRegressorCV._plain is ResidualTransformerRegressor
     assert ResidualTransformerClassifierCV._plain is ResidualTransformerClassifier
+
+
+class Quadratic:
+    """Objectives ``a theta^2 / 2`` of one parameter each."""
+
+    def __init__(self, curvature):
+        self.curvature = torch.tensor(curvature, dtype=torch.float64)
+        self.theta = torch.ones((len(curvature), 1), dtype=torch.float64)
+        self.gradient = torch.zeros_like(self.theta)
+        self.views = self
+
+    def state(self, theta):
+        return {"theta": theta.numpy().copy()}
+
+    def evaluate(self, read):
+        return read(0.5 * self.curvature * self.theta[:, 0] ** 2)
+
+    def differentiate(self):
+        torch.mul(self.curvature[:, None], self.theta, out=self.gradient)
+
+
+def alone(a, rule, settings):
+    """Return losses, rates and reason of one of them, in plain numbers."""
+    theta, losses, rates = 1.0, [0.5 * a], []
+    if not np.isfinite(a):
+        return losses, rates, "diverged"
+    stopping = stopping_rule.StoppingRule(
+        settings, validated=False, first=losses[0], criterion=losses[0]
+    )
+    reason = ""
+    while not reason:
+        verdict = "again"
+        while verdict == "again":
+            candidate = theta - rule.rate * a * theta
+            verdict = rule.judge(losses[-1], 0.5 * a * candidate**2)
+        if verdict == "stalled":
+            return losses, rates, verdict
+        theta = candidate
+        losses.append(0.5 * a * theta**2)
+        rates.append(rule.last_rate)
+        reason = stopping.after(losses[-1], abs(a * theta), losses[-1])
+    return losses, rates, reason
+
+
+@pytest.mark.parametrize("rate", ["adaptive", 0.5, 3.0])
+def test_divergence_overflow_and_stationary_points(rate):
+    """At curvature 2 a step of 1/2 ends at the minimum; 1e3 diverges; inf never begins."""
+    settings = TrainingSettings(
+        loss=None, learning_rate=rate, momentum=0.0, alpha=0.0, max_iter=50, tol=1e-12,
+        n_iter_no_change=3,
+    )  # fmt: skip
+    curvature = [1.0, 2.0, 1e3, np.inf, np.nan, 0.0]
+    first = 0.5 if rate == "adaptive" else rate
+    rules = [step_rule.StepRule.of(settings, first) for _ in curvature]
+    results = batched_descent.BatchedDescent(Quadratic(curvature), rules, settings).run()
+    for a, rule, result in zip(curvature, rules, results, strict=True):
+        losses, rates, reason = alone(a, rule, settings)
+        assert result.stop_reason == reason
+        np.testing.assert_allclose(result.losses, losses, rtol=1e-12)
+        np.testing.assert_allclose(result.learning_rates, rates, rtol=1e-12)
+    assert {"diverged", "stationary"} <= {result.stop_reason for result in results}

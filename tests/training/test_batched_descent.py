@@ -4,15 +4,12 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_iris
 
-import sklearn_restf._training.cuda_graph as descent_ahead
+import sklearn_restf._training.batched_descent as batched_descent
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._training.cuda_graph import DeviceDescent
-from sklearn_restf._training.gradient_descent import GradientDescent
+from sklearn_restf._training.batched_descent import BatchedDescent
 from sklearn_restf.exceptions import DivergenceError
-from tests.training.test_objective import make_objective, random_problem
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 5, 4))
@@ -42,7 +39,7 @@ RULES = {
     "validation to the end": {"early_stopping": True},
     "validation, constant rate": {"early_stopping": "last", "learning_rate": 0.03},
     "validation, many rejections": {"early_stopping": "last", "max_iter": 150},
-    "ends with a batch": {"max_iter": descent_ahead.TRIALS},
+    "ends with a batch": {"max_iter": batched_descent.TRIALS},
     "one iteration": {"max_iter": 1},
     "theory": {"learning_rate": "theory", "momentum": 0.0},
     "constant": {"learning_rate": 0.03, "momentum": 0.5},
@@ -52,21 +49,21 @@ RULES = {
 
 @pytest.fixture
 def ahead(monkeypatch):
-    """Run trials ahead on the CPU too, while switched on; count the batches."""
+    """Run trials ahead on the CPU too, while switched on; count the runs."""
 
     class Switch:
-        batches = 0
+        runs = 0
 
         def __call__(self, on):
-            monkeypatch.setattr(descent_ahead, "DEVICES", ("cuda", "cpu") if on else ())
+            monkeypatch.setattr(batched_descent, "DEVICES", ("cuda", "cpu") if on else ())
 
-    switch, run_ahead = Switch(), DeviceDescent._run_ahead
+    switch, start = Switch(), BatchedDescent.start
 
     def counted(self):
-        switch.batches += 1
-        return run_ahead(self)
+        switch.runs += 1
+        return start(self)
 
-    monkeypatch.setattr(DeviceDescent, "_run_ahead", counted)
+    monkeypatch.setattr(BatchedDescent, "start", counted)
     return switch
 
 
@@ -107,7 +104,7 @@ def both_ways(ahead, estimator_class, X, y, **options):
     for on in (False, True):
         ahead(on)
         results.append(fitted(estimator_class(**options), X, y))
-    assert ahead.batches > 0
+    assert ahead.runs == 1
     return results
 
 
@@ -143,57 +140,6 @@ def test_divergence_is_found_in_the_same_iteration(ahead, rate):
     assert_same_fit(a, b)
 
 
-class Toy:
-    """An objective of one parameter that is told what to answer where."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.theta = torch.ones(1, dtype=torch.float64)
-        self.gradient = torch.zeros(1, dtype=torch.float64)
-        self.parameters = [torch.nn.Parameter(self.theta)]
-
-    def evaluate(self, read=float):
-        return read(self.answer(self.theta)[0])
-
-    def differentiate(self):
-        self.gradient.copy_(self.theta)
-
-    def gradient_norm(self):
-        return float(self.gradient.norm())
-
-
-@pytest.mark.parametrize("answer", [
-    lambda x: torch.where(x == 1.0, 1.0, 2.0),  # no step helps
-    lambda x: torch.where((x == 1.0) | (x == 0.9), x, torch.nan),  # one does
-    lambda x: 0.5 * x * x,
-])  # fmt: skip
-@pytest.mark.parametrize(("lr", "momentum"), [(0.1, 0.9), (1.0, 0.0)])
-def test_stalls_and_stationary_points(answer, lr, momentum):
-    rule = {"lr": lr, "momentum": momentum, "guarded": True, "growth": 1.1}
-    plain, other = (
-        GradientDescent(Toy(answer), **rule),
-        DeviceDescent(Toy(answer), n_iter=9, **rule),
-    )
-    assert plain.start() == other.start()
-    for n_iter in range(1, 9):
-        reason = plain.step()
-        assert other.step() == reason
-        assert plain.param_groups[0]["lr"] == other.param_groups[0]["lr"]
-        assert (plain.loss, plain.last_rate, plain.moving) == (
-            other.loss,
-            other.last_rate,
-            other.moving,
-        )
-        if reason == "stalled":
-            n_iter -= 1
-            break
-        assert plain.gradient_norm() == other.gradient_norm()
-    best = torch.empty(1, dtype=torch.float64)
-    other.settle(n_iter, best)
-    assert plain.objective.theta.equal(other.objective.theta)
-    assert best.equal(other.objective.theta)
-
-
 def test_warm_start_goes_on_with_rate_and_velocity(ahead):
     results = []
     for on in (False, True):
@@ -206,7 +152,7 @@ def test_warm_start_goes_on_with_rate_and_velocity(ahead):
 @pytest.mark.parametrize("trial", [1, 5, 40])
 def test_an_interrupt_keeps_what_was_read(ahead, monkeypatch, trial):
     ahead(True)
-    run, count = DeviceDescent._run_trial, [0]
+    run, count = BatchedDescent._trial, [0]
 
     def interrupted(self):
         count[0] += 1
@@ -214,7 +160,7 @@ def test_an_interrupt_keeps_what_was_read(ahead, monkeypatch, trial):
             raise KeyboardInterrupt
         run(self)
 
-    monkeypatch.setattr(DeviceDescent, "_run_trial", interrupted)
+    monkeypatch.setattr(BatchedDescent, "_trial", interrupted)
     model = ResidualTransformerRegressor(max_iter=60, tol=None, random_state=0, diagnostics=False)
     with pytest.warns(match="interrupted"):
         model.fit(X, Y)
@@ -237,40 +183,11 @@ def test_whoever_watches_every_iteration_gets_the_ordinary_loop(ahead):
     options = {"max_iter": 3, "tol": None, "random_state": 0}
     fitted(ResidualTransformerRegressor(callbacks=[Callback()], **options), X, Y)
     fitted(ResidualTransformerRegressor(chunk_size=7, **options), X, Y)
-    assert ahead.batches == 0
+    assert ahead.runs == 0
 
 
 def test_progress_is_told_every_loss(ahead, capsys):
     ahead(True)
     fitted(ResidualTransformerRegressor(max_iter=20, tol=None, verbose=1), X, Y)
-    assert 1 <= ahead.batches < 10
+    assert ahead.runs == 1
     assert capsys.readouterr().out.count("loss = ") == 20
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_stopping_after_any_step_gives_its_parameters(guarded, momentum):
-    rate, growth = (3.0, 1.1) if guarded else (0.01, 1.0)
-    rule = {"lr": rate, "momentum": momentum, "guarded": guarded, "growth": growth}
-    problem = random_problem(activation="relu")
-    for n_iter in (1, 7, 31, 32, 33, 70):
-        plain = GradientDescent(make_objective(*problem, alpha=0.01), **rule)
-        other = DeviceDescent(make_objective(*problem, alpha=0.01), n_iter=100, **rule)
-        assert plain.start() == other.start()
-        assert plain.gradient_norm() == other.gradient_norm()
-        for _ in range(n_iter):
-            assert plain.step() == other.step()
-            assert (plain.loss, plain.last_rate, plain.moving) == (
-                other.loss,
-                other.last_rate,
-                other.moving,
-            )
-            assert plain.gradient_norm() == other.gradient_norm()
-        best = torch.empty_like(other.objective.theta)
-        other.settle(n_iter, best)
-        for name in ("theta", "gradient"):
-            one, two = (getattr(d.objective, name) for d in (plain, other))
-            assert torch.equal(one, two), name
-        assert torch.equal(plain.velocity, other.velocity)
-        if guarded:
-            assert torch.equal(best, other.objective.theta)
