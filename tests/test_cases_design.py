@@ -40,8 +40,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from tests.cases_common import (
-    ROOT,
+from tests.builders import (
     SERIES,
     SERIES_YC,
     SERIES_YR,
@@ -51,18 +50,20 @@ from tests.cases_common import (
     X3D,
     YC,
     YR,
-    ExtraMemory,
     both,
     both_makers,
     both_on_series,
-    fitted_names,
-    gpu,
-    linux_only,
-    live_tensors,
     make_classifier,
     make_regressor,
-    outputs,
     pad,
+)
+from tests.conftest import REPOSITORY
+from tests.tools import (
+    ExtraMemory,
+    fitted_names,
+    linux_only,
+    live_tensors,
+    outputs,
     pickled_modules,
     recorded_warnings,
     run_python,
@@ -279,7 +280,7 @@ def test_roc_auc_works_with_string_labels():
 def test_package_imports_nothing_private_from_scikit_learn():
     """D3."""
     private = []
-    for file in sorted((ROOT / "sklearn_restf").rglob("*.py")):
+    for file in sorted((REPOSITORY / "sklearn_restf").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sklearn."):
                 names = [*node.module.split("."), *(alias.name for alias in node.names)]
@@ -612,7 +613,7 @@ print(json.dumps([predictions.tolist(), [w.category.__name__ for w in caught]]))
 """
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("wrap", ["bare", "pipeline", "grid"])
 def test_estimator_fitted_on_cuda_loads_where_there_is_none(tmp_path, wrap):
@@ -826,7 +827,7 @@ def test_fitted_estimator_keeps_no_training_data(make, y):
     assert estimator.n_features_in_ == 72
 
 
-@gpu
+@pytest.mark.gpu
 def test_gpu_memory_is_released_after_cross_validation():
     """D12."""
     make_regressor(device="cuda").fit(X3, YR)
@@ -921,7 +922,7 @@ def test_fit_in_a_forked_child_does_not_hang():
     assert printed.strip() == "fitted" or "spawn" in printed or "loky" in printed
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_cuda_in_a_forked_child_names_the_remedy():
     """D13."""
@@ -929,7 +930,7 @@ def test_cuda_in_a_forked_child_names_the_remedy():
     assert "loky" in printed or "spawn" in printed
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.slow
 def test_two_jobs_share_one_gpu():
     """D13."""

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import compute_sample_weight, get_tags
 
 from sklearn_restf.exceptions import DivergenceError, RankCollapseWarning
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
     X2,
@@ -36,19 +36,14 @@ from tests.cases_common import (
     YC,
     YR,
     CountingCallback,
-    ExtraMemory,
     LockCallback,
     both,
     both_makers,
-    linux_only,
-    live_tensors,
     make_classifier,
     make_regressor,
-    outputs,
     pad,
-    recorded_warnings,
-    refusal,
 )
+from tests.tools import ExtraMemory, linux_only, live_tensors, outputs, recorded_warnings, refusal
 
 NAMES = [f"feature {i}" for i in range(6)]
 X6 = X2D[:, :6].copy()

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_restf import diagnose
 from sklearn_restf.exceptions import DivergenceError
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
     X2,
@@ -38,10 +38,9 @@ from tests.cases_common import (
     both_on_series,
     make_classifier,
     make_regressor,
-    outputs,
     pad,
-    refusal,
 )
+from tests.tools import outputs, refusal
 
 # --- H1: display -----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from sklearn_restf._data.batches import (
     groups_of_equal_length,
     row_sets,
 )
-from tests.random_modules import make_config, raw_tokens_and_layout
+from tests.builders import make_config, raw_tokens_and_layout
 
 CPU = torch.device("cpu")
 

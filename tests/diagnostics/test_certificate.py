@@ -10,9 +10,16 @@ from numpy.testing import assert_allclose
 from sklearn_restf._diagnostics.certificate import Certificate, activation_slopes, certify
 from sklearn_restf._model.initialization import build_module
 from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
-from tests.random_modules import make_config, random_module, random_state_of, random_tokens
+from tests.builders import (
+    assert_at_most,
+    instances,
+    make_config,
+    make_model,
+    random_module,
+    random_state_of,
+    random_tokens,
+)
 from tests.reference.theory import certificate, mean_pooled_certificate, singular_value
-from tests.reference_instances import assert_at_most, instances, make_model
 
 
 def certified(module, x, mask=None):

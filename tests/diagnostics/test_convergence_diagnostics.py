@@ -20,8 +20,8 @@ from sklearn_restf import (
     diagnose,
 )
 from sklearn_restf._diagnostics.singular_values import singular_values, spectra
+from tests.builders import make_model
 from tests.reference import diagnostics as oracle
-from tests.reference_instances import make_model
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 5, 6))

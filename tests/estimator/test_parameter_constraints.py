@@ -12,7 +12,7 @@ import torch
 from sklearn.base import clone
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from tests.cases_common import X2, YC, YR, both, make_classifier, make_regressor
+from tests.builders import X2, YC, YR, both, make_classifier, make_regressor
 
 BOTH = (ResidualTransformerRegressor, ResidualTransformerClassifier)
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400

@@ -6,7 +6,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.metrics import r2_score
 
 from sklearn_restf import ResidualTransformerRegressor
-from tests.cases_common import X2D, X3D, YR, make_regressor
+from tests.builders import X2D, X3D, YR, make_regressor
 
 DIABETES = load_diabetes(return_X_y=True)
 

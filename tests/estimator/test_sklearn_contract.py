@@ -6,7 +6,7 @@ import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from tests.cases_common import run_python
+from tests.tools import run_python
 
 pytestmark = pytest.mark.sklearn_contract
 

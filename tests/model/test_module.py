@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from sklearn_restf._model.initialization import build_module, state_of
 from sklearn_restf._model.module import ACTIVATIONS, pool, sinusoidal_positions
-from tests.random_modules import (
+from tests.builders import (
     make_config,
     oracle_options,
     random_module,

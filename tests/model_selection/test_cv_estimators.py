@@ -28,7 +28,7 @@ from sklearn_restf import (
     diagnose,
 )
 from sklearn_restf.exceptions import RankCollapseWarning
-from tests.cases_common import SERIES, SERIES_YR, X3D, YC, YR
+from tests.builders import SERIES, SERIES_YR, X3D, YC, YR
 
 BETAS = [0.0, 0.5, 1.0]
 BRIEF = {"max_iter": 20, "tol": None, "random_state": 0, "d_ff": 8, "diagnostics_samples": 8}

@@ -42,16 +42,8 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.utils import estimator_html_repr
 
 from sklearn_restf import ResidualTransformerClassifierCV, ResidualTransformerRegressorCV
-from tests.cases_common import (
-    X2D,
-    X3D,
-    YC,
-    YR,
-    both,
-    make_classifier,
-    make_regressor,
-    outputs,
-)
+from tests.builders import X2D, X3D, YC, YR, both, make_classifier, make_regressor
+from tests.tools import outputs
 
 pytestmark = pytest.mark.sklearn_contract
 X = X2D[:, -12:]

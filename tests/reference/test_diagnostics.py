@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import ACTIVATIONS, SEEDS, make_model
 from tests.reference.diagnostics import (
     certified_loss_bound,
     collapse_floor,
@@ -28,7 +29,6 @@ from tests.reference.theory import (
     smallest_kernel_eigenvalue,
     spectral_norm,
 )
-from tests.reference_instances import ACTIVATIONS, SEEDS, make_model
 
 
 def test_spectral_diagnostics_of_known_matrices():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.builders import random_parameters
 from tests.reference.equations import (
     activate,
     embed_table,
@@ -20,7 +21,6 @@ from tests.reference.equations import (
     softmax,
     squared_error,
 )
-from tests.reference_parameters import random_parameters
 
 ACTIVATIONS = ["relu", "leaky_relu", "gelu", "gelu_tanh", "tanh", "identity"]
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import ACTIVATIONS, SEEDS, assert_at_most, flat, instances, make_model
 from tests.reference.diagnostics import centred, collapse_floor
 from tests.reference.theory import (
     NAMES,
@@ -23,14 +24,6 @@ from tests.reference.theory import (
     softmax_jacobian,
     spectral_norm,
     tangent_kernel,
-)
-from tests.reference_instances import (
-    ACTIVATIONS,
-    SEEDS,
-    assert_at_most,
-    flat,
-    instances,
-    make_model,
 )
 
 # --- uniform attention --------------------------------------------------------------------------

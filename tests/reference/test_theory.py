@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import ACTIVATIONS, SEEDS, assert_at_most, flat, instances, make_model
 from tests.reference.equations import forward, numerical_gradient
 from tests.reference.theory import (
     NAMES,
@@ -22,14 +23,6 @@ from tests.reference.theory import (
     smallest_kernel_eigenvalue,
     spectral_norm,
     tangent_kernel,
-)
-from tests.reference_instances import (
-    ACTIVATIONS,
-    SEEDS,
-    assert_at_most,
-    flat,
-    instances,
-    make_model,
 )
 
 # --- the closed forms against the equations -----------------------------------------------------

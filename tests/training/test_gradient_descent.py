@@ -12,10 +12,7 @@ from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._model.initialization import build_module, is_weight, state_of
 from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
 from sklearn_restf._training.gradient_descent import SHRINK, SMALLEST_RATE, GradientDescent
-from tests.random_modules import (
-    make_config,
-    random_state_of,
-)
+from tests.builders import make_config, random_state_of
 from tests.training.test_objective import make_objective, random_problem
 
 

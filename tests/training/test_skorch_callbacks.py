@@ -25,17 +25,8 @@ from skorch.callbacks import (
 )
 
 from sklearn_restf._data import batches
-from tests.cases_common import (
-    SERIES,
-    SERIES_YR,
-    X2D,
-    YC,
-    YR,
-    both,
-    make_classifier,
-    make_regressor,
-    outputs,
-)
+from tests.builders import SERIES, SERIES_YR, X2D, YC, YR, both, make_classifier, make_regressor
+from tests.tools import outputs
 from tests.training.test_training import Recorder, objective
 
 pytestmark = pytest.mark.ecosystem

@@ -20,7 +20,7 @@ from skorch.callbacks import Callback
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sklearn_restf.exceptions import DivergenceError
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
     X2D,
@@ -30,9 +30,8 @@ from tests.cases_common import (
     both,
     make_classifier,
     make_regressor,
-    outputs,
-    run_python,
 )
+from tests.tools import outputs, run_python
 
 STANDARD_Y = (YR - YR.mean()) / YR.std()
 

@@ -10,17 +10,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from skorch.callbacks import Callback
 
-from tests.cases_common import (
-    SERIES,
-    SERIES_YR,
-    X2D,
-    X3D,
-    YR,
-    both,
-    make_classifier,
-    make_regressor,
-    outputs,
-)
+from tests.builders import SERIES, SERIES_YR, X2D, X3D, YR, both, make_classifier, make_regressor
+from tests.tools import outputs
 
 
 @both

@@ -15,7 +15,7 @@ from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
-from tests.random_modules import make_config
+from tests.builders import make_config
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Data, small estimators and tools shared by the tests of users' cases."""
-
-from __future__ import annotations
+"""What tests look at: outputs, messages, warnings, memory, tensors, and other interpreters."""
 
 import contextlib
 import gc
@@ -17,61 +15,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import is_classifier
-from skorch.callbacks import Callback
 
-from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from tests.conftest import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[1]
-
-_rng = np.random.default_rng(0)
-#: (n, T, c) windows, their flat form, a regression target and string labels.
-X3 = _rng.normal(size=(64, 24, 3)).astype("float32")
-X2 = X3.reshape(64, -1)
-YR = (2 * X3[:, -1, 0] + X3[:, :, 1].mean(1)).astype("float64")
-YC = np.where(YR > 0, "pos", "neg")
-#: The same windows in double precision, for comparisons tighter than float32 allows.
-X3D = X3.astype("float64")
-X2D = X2.astype("float64")
-#: Twelve series of 5 to 16 steps.
-SERIES = [_rng.normal(size=(t, 3)) for t in range(5, 17)]
-SERIES_YR = np.array([2 * s[-1, 0] + s[:, 1].mean() for s in SERIES])
-SERIES_YC = np.where(np.arange(12) % 2 == 0, "neg", "pos")
-
-SMALL = {
-    "max_iter": 20,
-    "d_ff": 8,
-    "tol": None,
-    "diagnostics_samples": 8,
-    "device": "cpu",
-    "random_state": 0,
-}
-
-
-def make_regressor(**parameters):
-    """Return a regressor small enough for a test; ``parameters`` override."""
-    return ResidualTransformerRegressor(**{**SMALL, **parameters})
-
-
-def make_classifier(**parameters):
-    """Return a classifier small enough for a test; ``parameters`` override."""
-    return ResidualTransformerClassifier(**{**SMALL, **parameters})
-
-
-both = pytest.mark.parametrize(
-    ("make", "y"),
-    [(make_regressor, YR), (make_classifier, YC)],
-    ids=["regressor", "classifier"],
-)
-both_makers = pytest.mark.parametrize(
-    "make", [make_regressor, make_classifier], ids=["regressor", "classifier"]
-)
-both_on_series = pytest.mark.parametrize(
-    ("make", "y"),
-    [(make_regressor, SERIES_YR), (make_classifier, SERIES_YC)],
-    ids=["regressor", "classifier"],
-)
-
-gpu = pytest.mark.gpu
 linux_only = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="reads the resident memory from /proc"
 )
@@ -98,14 +44,6 @@ def fitted_names(estimator):
     return sorted(
         name for name in vars(estimator) if name.endswith("_") and not name.startswith("_")
     )
-
-
-def pad(series, length, value):
-    """Return the series as one (n, length, c) array, filled up on the right with ``value``."""
-    padded = np.full((len(series), length, series[0].shape[1]), value, dtype="float64")
-    for row, steps in zip(padded, series, strict=True):
-        row[: len(steps)] = steps
-    return padded
 
 
 @contextlib.contextmanager
@@ -186,7 +124,7 @@ def run_python(code, *arguments, options=(), environment=None, timeout=120):
     """Run code in a fresh interpreter from the repository root; return its standard output."""
     completed = subprocess.run(
         [sys.executable, *options, "-c", code, *map(str, arguments)],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
@@ -195,24 +133,3 @@ def run_python(code, *arguments, options=(), environment=None, timeout=120):
     )
     assert completed.returncode == 0, completed.stderr
     return completed.stdout
-
-
-class CountingCallback(Callback):
-    """A callback that counts what it saw, as skorch's own do: in attributes ending in "_"."""
-
-    def initialize(self):
-        self.epochs_ = []
-
-    def on_epoch_end(self, net, **kwargs):
-        self.epochs_.append(len(net.history))
-
-
-class LockCallback(Callback):
-    """A callback with a parameter that can neither be pickled nor deep-copied."""
-
-    def __init__(self, lock):
-        self.lock = lock
-
-    def on_epoch_end(self, net, **kwargs):
-        with self.lock:
-            pass
