@@ -47,3 +47,22 @@ def test_imports_go_downwards(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
 def test_every_module_says_what_it_holds(path):
     assert len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]) > 20
+
+
+def test_package_imports_nothing_private_from_scikit_learn_case_d3():
+    private = []
+    for file in sorted((REPOSITORY / "sklearn_restf").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sklearn."):
+                names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [
+                    part
+                    for alias in node.names
+                    if alias.name.startswith("sklearn.")
+                    for part in alias.name.split(".")
+                ]
+            else:
+                continue
+            private += [f"{file.name}: {name}" for name in names if name.startswith("_")]
+    assert private == []

@@ -132,3 +132,7 @@ def test_a_first_fit_does_not_load_the_compiler():
         "model.predict(X); print('torch._dynamo' in sys.modules)"
     )
     assert printed.strip() == "False"
+
+
+def test_import_is_free_of_warnings_case_d3():
+    run_python("import sklearn_restf", "-W", "error")

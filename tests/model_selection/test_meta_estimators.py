@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -373,3 +374,16 @@ def test_skops_saves_a_pipeline(make, y):
     loaded = skops_io.loads(blob, trusted=untrusted)
     np.testing.assert_array_equal(loaded.predict(X), pipeline.predict(X))
     assert loaded.fit(X, y)[-1].loss_curve_ == pipeline.fit(X, y)[-1].loss_curve_
+
+
+@pytest.mark.parametrize("backend", [pytest.param("loky", marks=pytest.mark.slow), "threading"])
+@both
+def test_grid_search_scores_do_not_depend_on_n_jobs_case_d13(make, y, backend):
+    grid = {"residual_beta": [0.0, 0.25, 0.5, 1.0]}
+    alone = GridSearchCV(make(), grid, cv=3).fit(X2D, y)
+    threads = torch.get_num_threads()
+    with joblib.parallel_config(backend):
+        shared = GridSearchCV(make(), grid, cv=3, n_jobs=2).fit(X2D, y)
+    assert torch.get_num_threads() == threads
+    for key in (f"split{i}_test_score" for i in range(3)):
+        np.testing.assert_allclose(shared.cv_results_[key], alone.cv_results_[key], rtol=1e-6)

@@ -15,7 +15,7 @@ from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
-from tests.builders import make_config
+from tests.builders import X2, both, make_config, spoiled
 
 
 @pytest.fixture
@@ -134,3 +134,19 @@ def test_work_grows_with_samples_layers_and_widths():
     assert work_per_pass(make_config(ragged=True), ragged) == base
     table = make_config(embedding="grouped", token_width=2, n_features=5)
     assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base
+
+
+@both
+def test_thread_count_is_left_as_it_was_case_d13(make, y):
+    """After success and after failure."""
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            make().fit(X2, y).predict(X2)
+            assert torch.get_num_threads() == threads
+            with pytest.raises(ValueError, match="NaN"):
+                make().fit(spoiled(X2, np.nan), y)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,144 @@
+"""Saved, loaded and copied estimators are the estimator, and small."""
+
+import copy
+import io
+import json
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from tests.builders import SERIES, SERIES_YR, X2, X3, YC, YR, both, make_classifier, make_regressor
+from tests.tools import fitted_names, outputs, pickled_modules, run_python, torch_objects
+
+
+@both
+@pytest.mark.parametrize("through", ["pickle", "joblib", "deepcopy"])
+def test_loaded_estimator_scores_as_the_saved_one_case_d1(make, y, through):
+    estimator = make().fit(X2, y)
+    if through == "pickle":
+        loaded = pickle.loads(pickle.dumps(estimator))
+    elif through == "joblib":
+        buffer = io.BytesIO()
+        joblib.dump(estimator, buffer)
+        buffer.seek(0)
+        loaded = joblib.load(buffer)
+    else:
+        loaded = copy.deepcopy(estimator)
+    assert loaded.score(X2, y) == estimator.score(X2, y)
+    assert fitted_names(loaded) == fitted_names(estimator)
+
+
+@both
+@pytest.mark.parametrize("wrap", ["bare", "pipeline", "grid"])
+def test_saved_state_contains_nothing_of_torch_case_d8(make, y, wrap):
+    """What is stored are NumPy arrays, whatever was computed or looked at before."""
+    estimator = make(token_dim=3)
+    if wrap == "pipeline":
+        estimator = make_pipeline(StandardScaler(), estimator)
+    elif wrap == "grid":
+        estimator = GridSearchCV(estimator, {"d_ff": [4]}, cv=2)
+    estimator.fit(X2, y).predict(X2)
+    inner = {"bare": lambda e: e, "pipeline": lambda e: e[-1], "grid": lambda e: e.best_estimator_}
+    fitted = inner[wrap](estimator)
+    assert fitted.module_ is not None
+    assert fitted.net_ is not None
+    assert fitted.convergence_diagnostics_ is not None
+    assert torch_objects(fitted.__getstate__()) == []
+    assert "torch" not in pickled_modules(pickle.dumps(estimator))
+
+
+_LOAD_AND_PREDICT = """
+import json, pickle, sys, warnings
+import numpy as np
+with open(sys.argv[1], "rb") as file:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator = pickle.load(file)
+        predictions = estimator.predict(np.load(sys.argv[2]))
+print(json.dumps([predictions.tolist(), [w.category.__name__ for w in caught]]))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["bare", "pipeline", "grid"])
+def test_estimator_fitted_on_cuda_loads_where_there_is_none_case_d8(tmp_path, wrap):
+    estimator = make_regressor(device="cuda")
+    if wrap == "pipeline":
+        estimator = make_pipeline(StandardScaler(), estimator)
+    elif wrap == "grid":
+        estimator = GridSearchCV(estimator, {"d_ff": [4]}, cv=2)
+    estimator.fit(X2, YR)
+    joblib.dump(estimator, tmp_path / "again.joblib")
+    (tmp_path / "e.pickle").write_bytes(pickle.dumps(estimator))
+    np.save(tmp_path / "X.npy", X2)
+    printed = run_python(
+        _LOAD_AND_PREDICT,
+        tmp_path / "e.pickle",
+        tmp_path / "X.npy",
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+    )
+    predictions, caught = json.loads(printed)
+    assert caught == ["UserWarning"]
+    np.testing.assert_allclose(predictions, estimator.predict(X2), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(
+        joblib.load(tmp_path / "again.joblib").predict(X2), estimator.predict(X2)
+    )
+
+
+@both
+def test_pickle_does_not_go_through_torch_load_case_d9(make, y, monkeypatch):
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("torch serialisation used")
+
+    estimator = make().fit(X2, y)
+    expected = outputs(estimator, X2)
+    monkeypatch.setattr(torch, "load", refuse)
+    monkeypatch.setattr(torch, "save", refuse)
+    loaded = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(outputs(loaded, X2), expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "X", "y", "parameters"),
+    [
+        (make_regressor, X2, YR, {}),
+        (make_regressor, X3, np.c_[YR, -YR], {"positional_encoding": "learned"}),
+        (make_regressor, SERIES, SERIES_YR, {"random_state": np.random.RandomState(0)}),
+        (make_regressor, X2, YR, {"diagnostics": "full", "early_stopping": True}),
+        (make_classifier, X2, YC, {"class_weight": "balanced"}),
+        (make_classifier, X2, YC.astype(object), {"layer_norm": True, "n_layers": 2}),
+        (make_classifier, X3, YC == "pos", {"diagnostics": False}),
+    ],
+    ids=["table", "multi-output", "series", "full", "strings", "objects", "bools"],
+)
+def test_skops_needs_to_trust_only_our_names_case_d9(make, X, y, parameters):
+    skops_io = pytest.importorskip("skops.io")
+    estimator = make(**parameters).fit(X, y)
+    expected = outputs(estimator, X)
+    blob = skops_io.dumps(estimator)
+    untrusted = skops_io.get_untrusted_types(data=blob)
+    assert [name for name in untrusted if not name.startswith("sklearn_restf.")] == []
+    loaded = skops_io.loads(blob, trusted=untrusted)
+    np.testing.assert_array_equal(outputs(loaded, X), expected)
+    np.testing.assert_array_equal(loaded.predict(X), estimator.predict(X))
+
+
+@pytest.mark.slow
+def test_pickle_loads_in_a_fresh_process_without_warnings_case_d9(tmp_path):
+    estimator = make_regressor().fit(X2, YR)
+    (tmp_path / "e.pickle").write_bytes(pickle.dumps(estimator))
+    np.save(tmp_path / "X.npy", X2)
+    printed = run_python(
+        _LOAD_AND_PREDICT, tmp_path / "e.pickle", tmp_path / "X.npy", options=["-W", "error"]
+    )
+    predictions, caught = json.loads(printed)
+    assert caught == []
+    np.testing.assert_allclose(predictions, estimator.predict(X2), rtol=1e-7)
