@@ -24,6 +24,8 @@ YC = np.where(YR > 0, "pos", "neg")
 #: The same windows in double precision, for comparisons tighter than float32 allows.
 X3D = X3.astype("float64")
 X2D = X2.astype("float64")
+#: Six columns, for frames.
+X6 = X2D[:, :6].copy()
 #: Twelve series of 5 to 16 steps.
 SERIES = [_rng.normal(size=(t, 3)) for t in range(5, 17)]
 SERIES_YR = np.array([2 * s[-1, 0] + s[:, 1].mean() for s in SERIES])

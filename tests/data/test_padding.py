@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import SERIES, X3D, YR, both_on_series, make_regressor, pad
+from tests.builders import SERIES, SERIES_YR, X3D, YR, both_on_series, make_regressor, pad
 from tests.tools import outputs
 
 
@@ -70,3 +70,15 @@ def test_batch_in_which_every_row_is_padded_is_predicted_case_d7(make, y):
         np.testing.assert_allclose(
             outputs(estimator, pad(short, 24, np.nan)), outputs(estimator, short), rtol=1e-6
         )
+
+
+def test_nan_inside_a_real_token_is_refused_even_where_nan_is_padding_case_d28():
+    """A step of which one channel is missing is not padding."""
+    padded = pad(SERIES, 16, np.nan)
+    padded[3, 1, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        make_regressor(padding_value=np.nan).fit(padded, SERIES_YR)
+    holed = [s.copy() for s in SERIES]
+    holed[3][1, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        make_regressor().fit(holed, SERIES_YR)

@@ -15,8 +15,6 @@ from sklearn_restf import (
 from sklearn_restf._diagnostics.singular_values import singular_values, spectra
 from sklearn_restf._model.initialization import build_module, initial_state
 from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
-from tests.builders import X2D, X3D, both
-from tests.tools import outputs
 
 #: Largest difference between training in float32 and in float64, relative to the spread of y.
 FLOAT32_TOLERANCE = 1e-4
@@ -263,18 +261,3 @@ def test_small_singular_values_are_measured_right_in_a_model(smallest):
     found = diagnose(module, x)
     assert_allclose(found.sigma_min, 0.5 * smallest, rtol=5e-16 / smallest + 1e-12)
     assert_allclose(found.norm, 0.5)
-
-
-@both
-@pytest.mark.parametrize("X", [X2D, X3D], ids=["table", "windows"])
-def test_units_of_a_channel_do_not_matter_case_d4(make, y, X):
-    """Each channel is centred and scaled inside."""
-    factors = np.array([1.0, 1e3, 1e-3])
-    shifts = np.array([0.0, 5.0, -7.0])
-    if X.ndim == 2:
-        factors, shifts = np.tile(factors, 24), np.tile(shifts, 24)
-    rescaled = X * factors + shifts
-    expected = outputs(make().fit(X, y), X)
-    np.testing.assert_allclose(
-        outputs(make().fit(rescaled, y), rescaled), expected, rtol=1e-5, atol=1e-6
-    )

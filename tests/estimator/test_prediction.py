@@ -61,3 +61,11 @@ def test_prediction_on_a_view_larger_than_comfortable_stays_small_case_d11():
         predictions = estimator.predict(windows)
     assert np.isfinite(predictions).all()
     assert extra.peak < 250e6
+
+
+@both
+def test_single_row_is_predicted_as_one_row_case_d16(make, y):
+    estimator = make().fit(X2, y)
+    assert estimator.predict(X2[:1]).shape == (1,)
+    assert outputs(estimator, X2[:1]).shape == ((1,) if make is make_regressor else (1, 2))
+    assert make(token_dim=3).fit(X3, y).predict(X3[:1]).shape == (1,)

@@ -1,6 +1,7 @@
 """The regressor: targets in, predictions out, and every option of the model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import r2_score
@@ -199,3 +200,18 @@ def test_module_predicts_what_the_estimator_predicts():
     np.testing.assert_allclose(estimator.predict(X3D), output, rtol=1e-7, atol=1e-12)
     estimator.module_.readout.data.zero_()  # a copy
     np.testing.assert_allclose(estimator.predict(X3D), output, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("X", [X2D, X3D], ids=["table", "windows"])
+def test_targets_of_different_scale_are_fitted_equally_well_case_d17(X):
+    Y = np.c_[YR, 1e5 * YR + 3e5]
+    estimator = make_regressor(max_iter=100).fit(X, Y)
+    predictions = estimator.predict(X)
+    assert predictions.shape == (64, 2)
+    assert estimator.n_outputs_ == 2
+    first, second = r2_score(Y, predictions, multioutput="raw_values")
+    assert first > 0.5
+    assert abs(first - second) < 0.1
+    frame = pd.DataFrame(Y, columns=["a", "b"])
+    from_frame = make_regressor(max_iter=100).fit(X, frame).predict(X)
+    np.testing.assert_allclose(from_frame, predictions, rtol=1e-7)

@@ -1,0 +1,91 @@
+"""Sample and class weights: what they mean, and what they cannot be."""
+
+import numpy as np
+import pytest
+from sklearn.utils import compute_sample_weight
+
+from tests.builders import SERIES, SERIES_YR, X2, X2D, X3D, both, make_classifier, make_regressor
+from tests.tools import outputs
+
+_RARE = np.where(np.arange(64) < 4, "pos", "neg")
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+def test_balanced_class_weight_is_the_balanced_sample_weight_case_d20(loss):
+    balanced = make_classifier(class_weight="balanced", loss=loss).fit(X2D, _RARE)
+    weights = compute_sample_weight("balanced", _RARE)
+    weighted = make_classifier(loss=loss).fit(X2D, _RARE, sample_weight=weights)
+    np.testing.assert_allclose(
+        balanced.predict_proba(X2D), weighted.predict_proba(X2D), rtol=1e-5, atol=1e-8
+    )
+    plain = make_classifier(loss=loss).fit(X2D, _RARE)
+    rare = _RARE == "pos"
+    assert balanced.predict_proba(X2D)[rare, 1].mean() > plain.predict_proba(X2D)[rare, 1].mean()
+
+
+def test_class_weight_is_a_mapping_of_labels_case_d20():
+    """And multiplies the sample weights."""
+    sample_weight = np.random.default_rng(0).uniform(0.5, 2, size=64)
+    by_class = make_classifier(class_weight={"pos": 15.0, "neg": 1.0})
+    by_sample = make_classifier().fit(
+        X2D, _RARE, sample_weight=sample_weight * np.where(_RARE == "pos", 15.0, 1.0)
+    )
+    by_class.fit(X2D, _RARE, sample_weight=sample_weight)
+    np.testing.assert_allclose(
+        by_class.predict_proba(X2D), by_sample.predict_proba(X2D), rtol=1e-5, atol=1e-8
+    )
+    with pytest.raises(ValueError, match="class_weight"):
+        make_classifier(class_weight="nope").fit(X2D, _RARE)
+
+
+@both
+@pytest.mark.parametrize("X", [X2D, X3D], ids=["table", "windows"])
+def test_weight_zero_is_a_dropped_row_and_weight_two_a_repeated_row_case_d20(make, y, X):
+    """In the loss and in the statistics that scale X and y."""
+    X = X.copy()
+    X[:8] = X[:8] * 50 + 300
+    y = y.copy()
+    if make is make_regressor:
+        y[:8] = 1e4
+    kept = np.ones(64)
+    kept[:8] = 0
+    np.testing.assert_allclose(
+        outputs(make().fit(X, y, sample_weight=kept), X[8:]),
+        outputs(make().fit(X[8:], y[8:]), X[8:]),
+        rtol=1e-5,
+        atol=1e-7,
+    )
+    counts = np.random.default_rng(0).integers(0, 4, size=64)
+    np.testing.assert_allclose(
+        outputs(make().fit(X, y, sample_weight=counts), X),
+        outputs(make().fit(X.repeat(counts, axis=0), y.repeat(counts)), X),
+        rtol=1e-5,
+        atol=1e-7,
+    )
+
+
+def test_weights_of_series_enter_the_statistics_case_d20():
+    counts = np.array([0, 1, 2, 3] * 3)
+    repeated = [s for s, count in zip(SERIES, counts, strict=True) for _ in range(count)]
+    np.testing.assert_allclose(
+        make_regressor().fit(SERIES, SERIES_YR, sample_weight=counts).predict(SERIES),
+        make_regressor().fit(repeated, SERIES_YR.repeat(counts)).predict(SERIES),
+        rtol=1e-5,
+        atol=1e-7,
+    )
+
+
+@both
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.zeros(64), r"(?is)weight.*zero|zero.*weight"),
+        (np.r_[-1.0, np.ones(63)], r"(?is)weight.*negative|negative.*weight"),
+        (np.r_[np.nan, np.ones(63)], r"(?is)weight.*NaN|NaN.*weight"),
+        (np.r_[np.inf, np.ones(63)], r"(?is)weight.*inf|inf.*weight"),
+    ],
+    ids=["zero", "negative", "nan", "infinite"],
+)
+def test_weights_without_a_meaning_are_refused_case_d20(make, y, weights, words):
+    with pytest.raises(ValueError, match=words):
+        make().fit(X2, y, sample_weight=weights)
