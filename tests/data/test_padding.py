@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.builders import SERIES, SERIES_YR, X3D, YR, both_on_series, make_regressor, pad
-from tests.tools import outputs
+from tests.builders import SERIES, SERIES_YR, X3D, YR, both, both_on_series, make_regressor, pad
+from tests.tools import outputs, refusal
 
 
 @both_on_series
@@ -82,3 +82,90 @@ def test_nan_inside_a_real_token_is_refused_even_where_nan_is_padding_case_d28()
     holed[3][1, 2] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         make_regressor().fit(holed, SERIES_YR)
+
+
+@both_on_series
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("value", [0.0, 1e30, -1.0, np.nan])
+@pytest.mark.parametrize("length", [16, 24, 48])
+def test_content_and_length_of_padding_do_not_matter_case_h12(make, y, pooling, value, length):
+    """For the loss curve and for what is predicted."""
+    reference = make(pooling=pooling, max_iter=8).fit(SERIES, y)
+    expected = outputs(reference, SERIES)
+    padded = pad(SERIES, length, value)
+    estimator = make(pooling=pooling, padding_value=value, max_iter=8).fit(padded, y)
+    np.testing.assert_allclose(estimator.loss_curve_, reference.loss_curve_, rtol=1e-5)
+    np.testing.assert_allclose(outputs(estimator, padded), expected, rtol=1e-5, atol=1e-7)
+    again = pad(SERIES, length + 5, value)
+    np.testing.assert_allclose(outputs(estimator, again), expected, rtol=1e-5, atol=1e-7)
+
+
+@both_on_series
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"n_layers": 2, "causal": True},
+        {"layer_norm": True, "n_heads": 3},
+        {"positional_encoding": "learned", "pooling": "last"},
+        {"positional_encoding": "sinusoidal", "d_model": 4},
+        {"activation": "gelu", "d_model": 6, "n_heads": 2, "n_layers": 2, "layer_norm": True},
+    ],
+    ids=["causal", "layer-norm", "learned", "sinusoidal", "deep"],
+)
+def test_padding_does_not_leak_through_any_option_case_h12(make, y, parameters):
+    reference = make(**parameters).fit(SERIES, y)
+    expected = outputs(reference, SERIES)
+    padded = pad(SERIES, 16, 1e30)
+    estimator = make(**parameters, padding_value=1e30).fit(padded, y)
+    np.testing.assert_allclose(estimator.loss_curve_, reference.loss_curve_, rtol=1e-5)
+    np.testing.assert_allclose(outputs(estimator, padded), expected, rtol=1e-5, atol=1e-7)
+    for i in (0, 5, 11):
+        alone = outputs(estimator, padded[i : i + 1, : len(SERIES[i])])
+        np.testing.assert_allclose(alone, expected[i : i + 1], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            outputs(reference, [SERIES[i]]), expected[i : i + 1], rtol=1e-5, atol=1e-7
+        )
+
+
+def test_padding_does_not_leak_into_predictions_for_every_token_case_h12():
+    targets = [s[:, 0] + s[:, 1] for s in SERIES]
+    estimator = make_regressor(pooling="none").fit(SERIES, targets)
+    predictions = estimator.predict(SERIES)
+    assert [p.shape for p in predictions] == [t.shape for t in targets]
+    for series, prediction in zip(SERIES, predictions, strict=True):
+        alone = estimator.predict([series])[0]
+        np.testing.assert_allclose(alone, prediction, rtol=1e-5, atol=1e-7)
+
+
+@both_on_series
+def test_scaling_ignores_padding_case_h12(make, y):
+    """Short series among hundreds of padded steps are scaled by their real steps."""
+    shifted = [s + 50 for s in SERIES]
+    expected = outputs(make().fit(SERIES, y), SERIES)
+    estimator = make(padding_value=0.0).fit(pad(shifted, 200, 0.0), y)
+    np.testing.assert_allclose(
+        outputs(estimator, pad(shifted, 300, 0.0)), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+@both
+def test_last_token_is_the_last_real_one_case_h12(make, y):
+    """As in windows cut to their real length."""
+    cut = X3D[:, :10]
+    expected = outputs(make(pooling="last").fit(cut, y), cut)
+    padded = np.concatenate([cut, np.full((64, 14, 3), np.nan)], axis=1)
+    estimator = make(pooling="last", padding_value=np.nan).fit(padded, y)
+    np.testing.assert_allclose(outputs(estimator, padded), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_padding_on_the_left_is_treated_alike_or_refused_case_h12():
+    left = np.full((12, 24, 3), np.nan)
+    for row, steps in zip(left, SERIES, strict=True):
+        row[-len(steps) :] = steps
+    estimator = make_regressor(padding_value=np.nan)
+    message = refusal(estimator.fit, left, SERIES_YR)
+    if message:
+        assert "padding" in message
+    else:
+        expected = make_regressor().fit(SERIES, SERIES_YR).predict(SERIES)
+        np.testing.assert_allclose(estimator.predict(left), expected, rtol=1e-5, atol=1e-7)

@@ -2,9 +2,21 @@
 
 import numpy as np
 import pytest
+from sklearn.ensemble import AdaBoostClassifier
 from sklearn.utils import compute_sample_weight
 
-from tests.builders import SERIES, SERIES_YR, X2, X2D, X3D, both, make_classifier, make_regressor
+from tests.builders import (
+    SERIES,
+    SERIES_YR,
+    X2,
+    X2D,
+    X3,
+    X3D,
+    YC,
+    both,
+    make_classifier,
+    make_regressor,
+)
 from tests.tools import outputs
 
 _RARE = np.where(np.arange(64) < 4, "pos", "neg")
@@ -89,3 +101,34 @@ def test_weights_of_series_enter_the_statistics_case_d20():
 def test_weights_without_a_meaning_are_refused_case_d20(make, y, weights, words):
     with pytest.raises(ValueError, match=words):
         make().fit(X2, y, sample_weight=weights)
+
+
+@both
+@pytest.mark.parametrize("X", [X2, X3], ids=["table", "windows"])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_scale_of_the_weights_does_not_matter_case_h9(make, y, X, early_stopping):
+    """With the default alpha, the loss being the weighted mean."""
+    X = X.astype("float64")
+
+    def fit(weights):
+        estimator = make(early_stopping=early_stopping, max_iter=10)
+        estimator.fit(X, y, sample_weight=weights)
+        return estimator.n_iter_, outputs(estimator, X)
+
+    n_iter, expected = fit(None)
+    for constant in (1.0, 1e-4, 1e4, 1e-300):
+        again, result = fit(np.full(64, constant))
+        assert again == n_iter
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-7)
+    weights = np.random.default_rng(0).uniform(0.1, 3, size=64)
+    n_iter, expected = fit(weights)
+    for factor in (1e-6, 1e6):
+        again, result = fit(factor * weights)
+        assert again == n_iter
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-7)
+    assert not np.allclose(expected, fit(None)[1], rtol=1e-3)
+
+
+def test_boosting_with_weights_that_sum_to_one_learns_case_h9():
+    boosted = AdaBoostClassifier(make_classifier(max_iter=60), n_estimators=3, random_state=0)
+    assert boosted.fit(X2, YC).score(X2, YC) > 0.75

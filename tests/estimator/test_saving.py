@@ -13,7 +13,18 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tests.builders import SERIES, SERIES_YR, X2, X3, YC, YR, both, make_classifier, make_regressor
+from tests.builders import (
+    SERIES,
+    SERIES_YR,
+    X2,
+    X3,
+    YC,
+    YR,
+    both,
+    both_makers,
+    make_classifier,
+    make_regressor,
+)
 from tests.tools import fitted_names, outputs, pickled_modules, run_python, torch_objects
 
 
@@ -142,3 +153,77 @@ def test_pickle_loads_in_a_fresh_process_without_warnings_case_d9(tmp_path):
     predictions, caught = json.loads(printed)
     assert caught == []
     np.testing.assert_allclose(predictions, estimator.predict(X2), rtol=1e-7)
+
+
+def _copiers():
+    yield copy.deepcopy
+    yield lambda e: pickle.loads(pickle.dumps(e))
+    try:
+        import cloudpickle
+    except ImportError:
+        return
+    yield lambda e: pickle.loads(cloudpickle.dumps(e))
+
+
+@both
+@pytest.mark.parametrize("wrap", ["bare", "pipeline", "grid"])
+def test_copies_after_use_are_independent_case_h3(make, y, wrap):
+    """After a prediction and a look at the diagnostics and the module."""
+    estimator = make(token_dim=3, diagnostics="full")
+    if wrap == "pipeline":
+        estimator = make_pipeline(StandardScaler(), estimator)
+    elif wrap == "grid":
+        estimator = GridSearchCV(estimator, {"d_ff": [4]}, cv=2)
+    estimator.fit(X2, y)
+    expected = outputs(estimator, X2)
+    inner = {"bare": lambda e: e, "pipeline": lambda e: e[-1], "grid": lambda e: e.best_estimator_}
+    fitted = inner[wrap](estimator)
+    repr(fitted.convergence_diagnostics_)
+    fitted.module_(torch.zeros(2, 24, 3, dtype=next(fitted.module_.parameters()).dtype))
+    other = -y if make is make_regressor else np.where(y == "pos", "neg", "pos")
+    for copier in _copiers():
+        copied = copier(estimator)
+        np.testing.assert_array_equal(outputs(copied, X2), expected)
+        copied.fit(X2, other)
+        assert not np.allclose(outputs(copied, X2), expected)
+        np.testing.assert_array_equal(outputs(estimator, X2), expected)
+
+
+def test_changing_the_module_of_a_copy_leaves_the_original_alone_case_h3():
+    """Arrays are not shared with the module that is handed out."""
+    estimator = make_regressor().fit(X2, YR)
+    expected = estimator.predict(X2)
+    copied = copy.deepcopy(estimator)
+    for fitted in (copied, estimator):
+        with torch.no_grad():
+            for parameter in fitted.module_.parameters():
+                parameter.zero_()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(estimator)).predict(X2), expected)
+
+
+def _joblib_size(estimator, path):
+    joblib.dump(estimator, path)
+    return path.stat().st_size
+
+
+@both_makers
+@pytest.mark.parametrize("diagnostics", [True, False])
+def test_saved_size_does_not_grow_with_the_data_case_h4(make, diagnostics, tmp_path):
+    """ "full" diagnostics speak of every sample, and are not meant here."""
+    rng = np.random.default_rng(0)
+    sizes = []
+    for n in (64, 4096):
+        X = rng.normal(size=(n, 24, 3)).astype("float32")
+        y = X[:, -1, 0] if make is make_regressor else X[:, -1, 0] > 0
+        estimator = make(diagnostics=diagnostics, diagnostics_samples=64).fit(X, y)
+        fresh = len(pickle.dumps(estimator))
+        estimator.predict(X)
+        repr(estimator.convergence_diagnostics_)
+        parameter_bytes = sum(p.nbytes for p in estimator.module_.parameters())
+        used = len(pickle.dumps(estimator))
+        assert abs(used - fresh) <= 0.05 * fresh
+        assert used < 2 * parameter_bytes + 300_000
+        sizes.append((used, _joblib_size(estimator, tmp_path / f"{n}.joblib")))
+    (pickle_small, joblib_small), (pickle_large, joblib_large) = sizes
+    assert abs(pickle_large - pickle_small) <= 0.05 * pickle_small
+    assert abs(joblib_large - joblib_small) <= 0.05 * joblib_small
