@@ -31,6 +31,11 @@ SERIES = [_rng.normal(size=(t, 3)) for t in range(5, 17)]
 SERIES_YR = np.array([2 * s[-1, 0] + s[:, 1].mean() for s in SERIES])
 SERIES_YC = np.where(np.arange(12) % 2 == 0, "neg", "pos")
 
+#: Six rows of four numbers, their labels, and parameters for three iterations.
+ROWS = np.random.default_rng(0).standard_normal((6, 4))
+ROW_LABELS = np.array([0, 1, 0, 1, 0, 1])
+FEW_STEPS = {"max_iter": 3, "tol": None, "d_ff": 4, "random_state": 0}
+
 SMALL = {
     "max_iter": 20,
     "d_ff": 8,
@@ -54,6 +59,11 @@ def make_classifier(**parameters):
 both = pytest.mark.parametrize(
     ("make", "y"),
     [(make_regressor, YR), (make_classifier, YC)],
+    ids=["regressor", "classifier"],
+)
+both_estimators = pytest.mark.parametrize(
+    "estimator",
+    [ResidualTransformerRegressor(**FEW_STEPS), ResidualTransformerClassifier(**FEW_STEPS)],
     ids=["regressor", "classifier"],
 )
 both_makers = pytest.mark.parametrize(

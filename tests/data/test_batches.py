@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._data import batches as batches_module
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import (
@@ -18,7 +19,16 @@ from sklearn_restf._data.batches import (
     groups_of_equal_length,
     row_sets,
 )
-from tests.builders import X3D, both, make_config, make_regressor, raw_tokens_and_layout
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X3D,
+    both,
+    make_config,
+    make_regressor,
+    raw_tokens_and_layout,
+)
 from tests.tools import ExtraMemory, linux_only, outputs
 
 CPU = torch.device("cpu")
@@ -248,3 +258,8 @@ def test_fit_that_cannot_fit_in_memory_says_so_before_starting_case_d11():
     assert "400000" in message.replace("_", "").replace(",", "")
     assert any(unit in message for unit in ("bytes", "GB", "GiB", "TB", "TiB"))
     assert "chunk_size" in message or "shorter" in message
+
+
+def test_sizes_beyond_memory():
+    with pytest.raises(MemoryError, match="d_ff"):
+        ResidualTransformerRegressor(**FEW_STEPS | {"d_ff": 2**62}).fit(ROWS, ROW_LABELS)

@@ -3,8 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 
-from tests.builders import X2, X2D, X3D, YR, both_makers, make_regressor
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X2,
+    X2D,
+    X3D,
+    YR,
+    both_makers,
+    make_regressor,
+)
 from tests.tools import outputs
 
 _WHOLE = np.random.default_rng(3).integers(0, 2, size=(64, 12))
@@ -77,3 +89,24 @@ def test_complex_and_text_data_are_refused_case_d14():
         make_regressor().fit(X2.astype(complex), YR)
     with pytest.raises(ValueError, match=r"(?i)string|convert|numeric"):
         make_regressor().fit(np.full((64, 3), "a"), YR)
+
+
+def test_bfloat16_targets():
+    y = torch.arange(6, dtype=torch.bfloat16)
+    found = ResidualTransformerRegressor(**FEW_STEPS).fit(ROWS, y).predict(ROWS)
+    assert_allclose(
+        found, ResidualTransformerRegressor(**FEW_STEPS).fit(ROWS, y.float()).predict(ROWS)
+    )
+    labels = torch.tensor(ROW_LABELS).to(torch.bfloat16)
+    assert set(ResidualTransformerClassifier(**FEW_STEPS).fit(ROWS, labels).classes_) == {0.0, 1.0}
+
+
+def test_tensors_with_gradients_as_targets_and_weights():
+    windows, y = ROWS.reshape(6, 2, 2), torch.tensor(ROWS[:, :2], requires_grad=True)
+    weight = torch.ones(6, requires_grad=True)
+    model = ResidualTransformerRegressor(**FEW_STEPS, pooling="none")
+    expected = model.fit(windows, ROWS[:, :2]).predict(windows)
+    assert_allclose(model.fit(windows, y, weight).predict(windows), expected)
+    samples = [*windows]
+    expected = model.fit(samples, [*ROWS[:, :2]]).predict(samples)
+    assert_allclose(model.fit(samples, [*y]).predict(samples), expected)

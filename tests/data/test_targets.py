@@ -234,3 +234,8 @@ def test_nan_and_infinity_in_y_are_refused_case_d28(value):
         warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
         with pytest.raises(ValueError, match=r"NaN|infinity|Unknown label type"):
             make_classifier().fit(X2, spoiled((YR > 0).astype(float), value))
+
+
+def test_weights_of_any_size_are_read_without_a_warning():
+    weight = np.array([1.7e308, 1.7e308, 5e-324, 0.0])
+    assert_allclose(read_sample_weight(weight, 4, ResidualTransformerRegressor()), [1, 1, 0, 0])

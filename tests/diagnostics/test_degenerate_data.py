@@ -8,8 +8,19 @@ import pytest
 import scipy.linalg
 import torch
 
+from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf.exceptions import RankCollapseWarning
-from tests.builders import SERIES, SERIES_YR, X2D, X3D, YR, make_regressor
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    SERIES,
+    SERIES_YR,
+    X2D,
+    X3D,
+    YR,
+    make_regressor,
+)
 
 _DUPLICATED = np.concatenate([X3D, X3D[:, :, :1]], axis=2)
 
@@ -84,3 +95,23 @@ def test_failing_svd_gives_nan_with_a_reason_and_the_fit_survives_case_d27(monke
     report = estimator.convergence_diagnostics_
     assert math.isnan(report.sigma_min)
     assert "converge" in str(report.reasons)
+
+
+@pytest.mark.parametrize("name", ["init_scale", "residual_beta", "ffn_residual_beta"])
+@pytest.mark.parametrize("diagnostics", [True, "full"])
+@pytest.mark.parametrize("pooling", ["last", "none"])
+def test_diagnostics_at_the_edge_of_range(name, diagnostics, pooling, capfd):
+    parameters = FEW_STEPS | {name: 1e300, "diagnostics": diagnostics, "pooling": pooling}
+    windows = ROWS.reshape(6, 2, 2)
+    y = ROWS[:, :2] if pooling == "none" else ROW_LABELS
+    try:
+        ResidualTransformerRegressor(**parameters).fit(windows, y)
+    except ValueError as error:
+        assert "diverged" in str(error)  # noqa: PT017
+    assert capfd.readouterr() == ("", "")
+
+
+def test_diagnostics_of_a_model_that_does_not_move():
+    model = ResidualTransformerRegressor(**FEW_STEPS, learning_rate=1e-300)
+    model.fit(ROWS, ROW_LABELS, X_val=ROWS, y_val=ROW_LABELS)
+    model.fit(ROWS * 1e300, ROW_LABELS * 1e300)

@@ -96,3 +96,7 @@ def test_numerically_zero_depends_on_the_dtype_of_training():
         assert_array_equal(numerically_zero(spectrum, (2, 2), eps), expected)
         below = [s < plain.numerical_zero(m, dtype) for s, m in ((1e-10, matrix), (1, np.eye(2)))]
         assert below == expected[:2]
+
+
+def test_a_spectrum_at_the_edge_of_range_overflows_in_silence():
+    assert spectra([np.full((3, 3), 1.7e308)]).norm[0] == np.inf

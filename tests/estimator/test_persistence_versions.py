@@ -17,6 +17,7 @@ from numpy.testing import assert_array_equal
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._estimator import fitted_model
+from sklearn_restf._estimator.fitted_model import FittedModel
 from tests.conftest import REPOSITORY
 from tests.persistence_models import MODELS, SMALL, TABLE, load, read
 
@@ -200,3 +201,9 @@ def test_loading_makes_no_noise():
         warnings.simplefilter("error")
         for path in sorted(Path(FIXTURES / RELEASES[-1]).glob("*.pickle")):
             assert np.isfinite(load(path).loss_)
+
+
+@pytest.mark.parametrize("state", [{}, {"format_version": "1"}, {"format_version": -1}], ids=str)
+def test_what_is_no_model_is_refused_when_loaded(state):
+    with pytest.raises(ValueError, match="no model of sklearn-restf"):
+        FittedModel.__new__(FittedModel).__setstate__(state)

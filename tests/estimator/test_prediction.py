@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from tests.builders import SERIES, X2, X2D, X3, X3D, both, both_on_series, make_regressor
+from sklearn_restf import ResidualTransformerRegressor
+from tests.builders import (
+    FEW_STEPS,
+    ROWS,
+    SERIES,
+    X2,
+    X2D,
+    X3,
+    X3D,
+    both,
+    both_on_series,
+    make_regressor,
+)
 from tests.tools import ExtraMemory, linux_only, outputs
 
 
@@ -69,3 +81,10 @@ def test_single_row_is_predicted_as_one_row_case_d16(make, y):
     assert estimator.predict(X2[:1]).shape == (1,)
     assert outputs(estimator, X2[:1]).shape == ((1,) if make is make_regressor else (1, 2))
     assert make(token_dim=3).fit(X3, y).predict(X3[:1]).shape == (1,)
+
+
+def test_predictions_beyond_float64_are_refused():
+    y = np.array([1.7e308, -1.7e308, 1.7e308, -1.7e308, 1.7e308, -1.7e308])
+    model = ResidualTransformerRegressor(**FEW_STEPS, standardize=False).fit(ROWS, y)
+    with pytest.raises(ValueError, match="overflow float64 in the units of y"):
+        model.predict(1e6 * ROWS)

@@ -5,7 +5,11 @@ import pytest
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.utils import compute_sample_weight
 
+from sklearn_restf import ResidualTransformerClassifier
 from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
     SERIES,
     SERIES_YR,
     X2,
@@ -14,6 +18,7 @@ from tests.builders import (
     X3D,
     YC,
     both,
+    both_estimators,
     make_classifier,
     make_regressor,
 )
@@ -132,3 +137,35 @@ def test_scale_of_the_weights_does_not_matter_case_h9(make, y, X, early_stopping
 def test_boosting_with_weights_that_sum_to_one_learns_case_h9():
     boosted = AdaBoostClassifier(make_classifier(max_iter=60), n_estimators=3, random_state=0)
     assert boosted.fit(X2, YC).score(X2, YC) > 0.75
+
+
+@both_estimators
+@pytest.mark.parametrize(
+    "weight",
+    ["heavy", ["a"] * 6, np.full(6, 1j), np.ones((6, 2)), {}],
+    ids=["a word", "words", "complex", "two columns", "a dict"],
+)
+def test_unusable_weights_are_named(estimator, weight):
+    with pytest.raises((ValueError, TypeError), match="sample_weight"):
+        estimator.fit(ROWS, ROW_LABELS, weight)
+
+
+@pytest.mark.parametrize("labels", [ROW_LABELS, np.arange(6) % 3], ids=["two", "three"])
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+@pytest.mark.parametrize("small", [1e-300, 5e-324])
+def test_a_class_of_next_to_no_weight(labels, loss, small):
+    weight = np.where(labels == 0, small, 1.0)
+    model = ResidualTransformerClassifier(**FEW_STEPS, loss=loss).fit(ROWS, labels, weight)
+    probabilities = model.predict_proba(ROWS)
+    assert np.isfinite(probabilities).all()
+    if loss == "log_loss":
+        assert (model.predict(ROWS) > 0).all()
+    again = ResidualTransformerClassifier(**FEW_STEPS, loss=loss).fit(ROWS, labels, 1.0 - weight)
+    assert np.isfinite(again.predict_proba(ROWS)).all()
+
+
+@pytest.mark.parametrize("labels", [["a"] * 6, ["a", "b"] * 3], ids=["one", "two"])
+def test_class_weights_that_leave_nothing_are_refused(labels):
+    model = ResidualTransformerClassifier(**FEW_STEPS, class_weight={"a": 0.0, "b": 0.0})
+    with pytest.raises(ValueError, match=r"class_weight=.* leaves no sample"):
+        model.fit(ROWS, labels)

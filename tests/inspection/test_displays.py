@@ -35,6 +35,7 @@ from sklearn_restf.model_selection import (
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressorCV,
 )
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
 
@@ -621,3 +622,38 @@ def test_drawing_touches_no_global_state(fitted, table, random_state_unchanged):
     AttentionDisplay.from_estimator(fitted, table[0])
     BetaSweepDisplay.from_estimators([fitted])
     assert dict(plt.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    "loss", [[3e299, 2.0, 1e-300], [3.0, np.inf, 1.0], [1e308, 1e-308, 0.0]], ids=str
+)
+@pytest.mark.parametrize("rate", [0.5, 1e300, 0.0])
+def test_losses_and_rates_at_the_edge_of_range_are_drawn(loss, rate):
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="the extra plot is not installed")
+    display = ConvergenceDisplay(loss, rate=rate, rate_window=(0, 2), predicted_rate=rate)
+    display.plot().figure_.draw_without_rendering()
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "name"),
+    [(ConvergenceDisplay, {"loss": [[1.0]]}, "loss"), (SpectrumDisplay, {}, "Z_start"),
+     (ConvergenceDisplay, {"loss": [1.0], "rate_window": (0, 9)}, "rate_window"),
+     (AttentionDisplay, {"attention": np.zeros((0, 0))}, "attention"),
+     (SpectrumDisplay, {"Z_end": np.ones((2, 1, 1)), "Z_start": np.ones((1, 1, 1))}, "Z_end"),
+     (BetaSweepDisplay, {"betas": 3.0}, "betas")],
+)  # fmt: skip
+def test_what_no_display_can_draw_is_named(make, arguments, name):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        make(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("sample", 1.5), ("layer", "a"), ("head", [0]), ("ax", 3)]
+)
+def test_unusable_places_and_axes_are_named(name, value):
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    windows = ROWS.reshape(6, 2, 2)
+    model = ResidualTransformerRegressor(**FEW_STEPS).fit(windows, ROW_LABELS)
+    with pytest.raises(TypeError, match=rf"\b{name}\b"):
+        AttentionDisplay.from_estimator(model, windows, **{name: value})

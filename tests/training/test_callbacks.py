@@ -1,5 +1,6 @@
 """A user's callbacks: called, never changed, copied with the estimator."""
 
+import copy
 import pickle
 import threading
 
@@ -8,7 +9,19 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from tests.builders import X2, YR, CountingCallback, LockCallback, both, make_regressor
+from sklearn_restf import ResidualTransformerRegressor, diagnose
+from sklearn_restf.callbacks import ConvergenceMonitor
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X2,
+    YR,
+    CountingCallback,
+    LockCallback,
+    both,
+    make_regressor,
+)
 from tests.tools import outputs
 
 
@@ -65,3 +78,12 @@ def test_callback_that_cannot_be_copied_works_in_one_process_case_d26(search):
 def test_objects_that_are_no_callbacks_are_refused_case_d26(bad):
     with pytest.raises((ValueError, TypeError), match="callback"):
         make_regressor(callbacks=bad).fit(X2, YR)
+
+
+def test_a_copy_or_a_pickle_leaves_the_callbacks_of_the_fit_alone():
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[ConvergenceMonitor()])
+    monitor = model.fit(ROWS, ROW_LABELS).callbacks_[0]
+    pickle.dumps(model)
+    copy.copy(model)
+    diagnose(model, ROWS)
+    assert model.callbacks_ == [monitor]

@@ -23,6 +23,7 @@ from sklearn_restf._training import training_state as state_module
 from sklearn_restf._training.best_weights import Best
 from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 from tests.conftest import REPOSITORY
 
 RNG = np.random.default_rng(0)
@@ -442,3 +443,23 @@ def test_a_classifier_goes_on(file):
     resumed = ResidualTransformerClassifier(**options).fit(X, labels)
     plain = ResidualTransformerClassifier(**SHORT).fit(X, labels)
     assert_array_equal(resumed.predict_proba(X), plain.predict_proba(X))
+
+
+def test_a_damaged_checkpoint_is_refused_though_torch_reads_it(tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[TrainingCheckpoint(path, every=1)])
+    weights = model.fit(ROWS, ROW_LABELS)._fitted.state["readout"]
+    content = bytearray(path.read_bytes())
+    at = content.index(weights.tobytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)
+    with pytest.raises(ValueError, match=r"fit\.checkpoint is no checkpoint .* checksum"):
+        model.fit(ROWS, ROW_LABELS)
+
+
+@pytest.mark.parametrize("path", [None, 3, "."], ids=str)
+def test_a_checkpoint_needs_the_path_of_a_file(path):
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[TrainingCheckpoint(path)])
+    with pytest.raises(ValueError, match="path of TrainingCheckpoint"):
+        model.fit(ROWS, ROW_LABELS)

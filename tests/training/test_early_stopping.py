@@ -5,7 +5,21 @@ import pytest
 import sklearn
 from sklearn.pipeline import make_pipeline
 
-from tests.builders import X2, X2D, YC, YR, both, both_makers, make_classifier, make_regressor
+from sklearn_restf import ResidualTransformerRegressor
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X2,
+    X2D,
+    YC,
+    YR,
+    both,
+    both_estimators,
+    both_makers,
+    make_classifier,
+    make_regressor,
+)
 from tests.tools import outputs
 
 _SIGNAL = np.random.default_rng(5).normal(size=(531, 2)).cumsum(axis=0) / 10
@@ -100,3 +114,25 @@ def test_malformed_validation_data_are_refused_case_d23(validation, words):
 def test_validation_labels_must_be_known_case_d23():
     with pytest.raises(ValueError, match="new"):
         make_classifier(early_stopping=True).fit(X2, YC, X_val=X2, y_val=["new"] * 64)
+
+
+def test_validation_targets_that_overflow_in_units_of_y_are_refused():
+    model = ResidualTransformerRegressor(**FEW_STEPS)
+    with pytest.raises(ValueError, match="y_val is so far from"):
+        model.fit(ROWS, ROWS[:, 0] * 1e-300, X_val=ROWS, y_val=ROWS[:, 0] * 1e10)
+
+
+@both_estimators
+def test_unusable_validation_samples_are_named(estimator):
+    for bad in (ROWS * np.nan, ROWS * 1j, ROWS[0], ROWS[:, :2]):
+        with pytest.raises(ValueError, match="X_val"):
+            estimator.fit(ROWS, ROW_LABELS, X_val=bad, y_val=ROW_LABELS)
+    for windows in (
+        ROWS.reshape(6, 2, 2),
+        ROWS.reshape(6, 4, 1),
+        list(ROWS.reshape(6, 2, 2)),
+    ):
+        with pytest.raises(ValueError, match=r"X_val: .* was fitted on"):
+            estimator.fit(ROWS, ROW_LABELS, X_val=windows, y_val=ROW_LABELS)
+    with pytest.raises(ValueError, match="X_val has 6, y_val has 4"):
+        estimator.fit(ROWS, ROW_LABELS, X_val=ROWS, y_val=ROW_LABELS[:4])
