@@ -1,5 +1,7 @@
 """Small data, estimators, modules and models of the theory, shared by the tests."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,25 @@ class CountingCallback(Callback):
 
     def on_epoch_end(self, net, **kwargs):
         self.epochs_.append(len(net.history))
+
+
+class Recorder(Callback):
+    """Keeps the weights and the rates of every iteration, and what was trained on."""
+
+    def initialize(self):
+        self.weights_, self.rates_, self.sizes_, self.targets_ = [], [], [], []
+
+    def on_train_begin(self, net, **kwargs):
+        self.weights_.append(copy.deepcopy(net.module_.state_dict()))
+
+    def on_epoch_begin(self, net, dataset_train=None, dataset_valid=None, **kwargs):
+        held_out = dataset_valid is not None
+        self.sizes_ = [len(dataset_train), len(dataset_valid) if held_out else 0]
+        self.targets_ = [dataset_train.y, dataset_valid.y if held_out else None]
+
+    def on_epoch_end(self, net, **kwargs):
+        self.weights_.append(copy.deepcopy(net.module_.state_dict()))
+        self.rates_.append(net.history[-1, "learning_rate"])
 
 
 class LockCallback(Callback):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import is_classifier
+from sklearn.metrics import log_loss
 
 from tests.conftest import REPOSITORY
 
@@ -44,6 +45,24 @@ def fitted_names(estimator):
     return sorted(
         name for name in vars(estimator) if name.endswith("_") and not name.startswith("_")
     )
+
+
+def penalty(estimator):
+    """Return the L2 penalty on the weight matrices of a fitted estimator."""
+    squares = [
+        float((weight.detach().double() ** 2).sum())
+        for name, weight in estimator.module_.named_parameters()
+        if "norm" not in name and not name.endswith("_bias") and name != "position"
+    ]
+    return 0.5 * estimator.alpha * sum(squares)
+
+
+def objective(estimator, X, y):
+    """Return the training objective at the fitted weights, from the predictions."""
+    if estimator.loss == "log_loss":
+        return log_loss(y, estimator.predict_proba(X)) + penalty(estimator)
+    error = (estimator.predict(X) - y) / y.std(axis=0)
+    return 0.5 * (error**2).reshape(len(y), -1).sum(axis=1).mean() + penalty(estimator)
 
 
 @contextlib.contextmanager
@@ -120,16 +139,21 @@ def pickled_modules(blob):
     return packages | {s.split(".")[0] for s in strings if s.split(".")[0] == "torch"}
 
 
-def run_python(code, *arguments, options=(), environment=None, timeout=120):
-    """Run code in a fresh interpreter from the repository root; return its standard output."""
+def run_python(*arguments, quiet=False, timeout=None, **variables):
+    """Run an interpreter from the repository root, with one thread; return what it printed.
+
+    ``variables`` are those of its environment; ``quiet``: nothing may go to standard error.
+    """
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     completed = subprocess.run(
-        [sys.executable, *options, "-c", code, *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         cwd=REPOSITORY,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
+    assert not quiet or completed.stderr == ""
     return completed.stdout

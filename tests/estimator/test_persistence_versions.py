@@ -5,8 +5,6 @@ import os
 import pickle
 import pickletools
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from sklearn_restf._estimator import fitted_model
 from sklearn_restf._estimator.fitted_model import FittedModel
 from tests.conftest import REPOSITORY
 from tests.persistence_models import MODELS, SMALL, TABLE, load, read
+from tests.tools import run_python
 
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "persistence"
 RELEASES = sorted(path.name for path in FIXTURES.iterdir())
@@ -51,14 +50,8 @@ def run(version, *arguments):
     folders = [str(REPOSITORY)]
     if version:
         folders.insert(0, str(REPOSITORY / ".sklearn" / version))
-    done = subprocess.run(
-        # old versions use what newer NumPy and SciPy deprecate
-        [sys.executable, "-m", "tests.persistence_models", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"},
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"scikit-learn {version or 'installed'}: {done.stderr}"
-    return done.stdout
+    path = os.pathsep.join(folders)
+    return run_python("-m", "tests.persistence_models", *arguments, PYTHONPATH=path)
 
 
 @pytest.mark.slow

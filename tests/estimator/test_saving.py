@@ -90,10 +90,8 @@ def test_estimator_fitted_on_cuda_loads_where_there_is_none_case_d8(tmp_path, wr
     (tmp_path / "e.pickle").write_bytes(pickle.dumps(estimator))
     np.save(tmp_path / "X.npy", X2)
     printed = run_python(
-        _LOAD_AND_PREDICT,
-        tmp_path / "e.pickle",
-        tmp_path / "X.npy",
-        environment={"CUDA_VISIBLE_DEVICES": ""},
+        *("-c", _LOAD_AND_PREDICT, tmp_path / "e.pickle", tmp_path / "X.npy"),
+        CUDA_VISIBLE_DEVICES="",
     )
     predictions, caught = json.loads(printed)
     assert caught == ["UserWarning"]
@@ -148,7 +146,7 @@ def test_pickle_loads_in_a_fresh_process_without_warnings_case_d9(tmp_path):
     (tmp_path / "e.pickle").write_bytes(pickle.dumps(estimator))
     np.save(tmp_path / "X.npy", X2)
     printed = run_python(
-        _LOAD_AND_PREDICT, tmp_path / "e.pickle", tmp_path / "X.npy", options=["-W", "error"]
+        *("-W", "error", "-c", _LOAD_AND_PREDICT, tmp_path / "e.pickle", tmp_path / "X.npy")
     )
     predictions, caught = json.loads(printed)
     assert caught == []

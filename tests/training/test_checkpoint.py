@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -24,7 +22,7 @@ from sklearn_restf._training.best_weights import Best
 from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
 from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
-from tests.conftest import REPOSITORY
+from tests.tools import run_python
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4, 3))
@@ -49,17 +47,6 @@ def file(tmp_path):
     return tmp_path / "state" / "fit.checkpoint"
 
 
-def run_program(code, *arguments):
-    """Run a program with this package on its path; return what it printed as JSON."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *code, *map(str, arguments)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 # --- kill -9 --------------------------------------------------------------------------------
 
 
@@ -72,7 +59,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children 
     [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_killed_fits_end_as_undisturbed_ones(kills, tmp_path):
-    found = run_program([REPOSITORY / "tests" / "killing.py"], kills, kills, tmp_path)
+    found = json.loads(run_python("tests/killing.py", kills, kills, tmp_path))
     assert found["kills"] == kills
     assert found["with a checkpoint"] > 0
     assert found["ended as undisturbed"] >= 4  # each run ends at least once
@@ -93,7 +80,7 @@ def interruptible():
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("times", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_an_interrupt_by_signal_keeps_the_best(times):
-    for outcome in run_program([REPOSITORY / "tests" / "interrupting.py"], times, 0):
+    for outcome in json.loads(run_python("tests/interrupting.py", times, 0)):
         assert outcome["stop_reason"] == "interrupted"
         assert outcome["warnings"] == ["ConvergenceWarning"]
         assert outcome["iterations"] > 0

@@ -47,16 +47,14 @@ else:
 @linux_only
 def test_fit_in_a_forked_child_does_not_hang_case_d13():
     """It works, or says in seconds what to do instead."""
-    printed = run_python(
-        _FIT_IN_A_FORKED_CHILD, "cpu", environment={"OMP_NUM_THREADS": "2"}, timeout=120
-    )
+    printed = run_python("-c", _FIT_IN_A_FORKED_CHILD, "cpu", timeout=120, OMP_NUM_THREADS="2")
     assert printed.strip() == "fitted" or "spawn" in printed or "loky" in printed
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
 def test_cuda_in_a_forked_child_names_the_remedy_case_d13():
-    printed = run_python(_FIT_IN_A_FORKED_CHILD, "cuda", timeout=120)
+    printed = run_python("-c", _FIT_IN_A_FORKED_CHILD, "cuda", timeout=120, OMP_NUM_THREADS="2")
     assert "loky" in printed or "spawn" in printed
 
 

@@ -1,8 +1,6 @@
 """Thread counts: one for small work, and what was before afterwards."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -16,6 +14,7 @@ from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
 from tests.builders import X2, both, make_config, spoiled
+from tests.tools import run_python
 
 
 @pytest.fixture
@@ -118,10 +117,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_one_thread_whatever_the_work():
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", FORKED, timeout=100)
 
 
 def test_work_grows_with_samples_layers_and_widths():
