@@ -12,6 +12,7 @@ from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegr
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._model.initialization import build_module, initial_state
+from sklearn_restf._model.module import ACTIVATIONS as ACTIVATIONS
 from sklearn_restf._model.module import ModuleConfig
 from tests.reference.theory import NAMES, Model
 
@@ -181,8 +182,13 @@ def random_state_of(config, rng, scale=0.6):
     return state
 
 
+def make_module(config, state, **options):
+    """A module with the given weights."""
+    return build_module(config, state, **options)
+
+
 def random_module(config, rng, **options):
-    return build_module(config, random_state_of(config, rng), **options)
+    return make_module(config, random_state_of(config, rng), **options)
 
 
 def random_tokens(config, rng, n_samples=3, lengths=None):
@@ -238,7 +244,7 @@ def random_parameters(
 
 # --- random instances of the theory's model --------------------------------------------------
 
-ACTIVATIONS = ("relu", "gelu", "tanh", "identity")
+THEORY_ACTIVATIONS = ("relu", "gelu", "tanh", "identity")
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -270,7 +276,7 @@ def make_model(
 
 
 @st.composite
-def instances(draw, activations=ACTIVATIONS, **fixed):
+def instances(draw, activations=THEORY_ACTIVATIONS, **fixed):
     """Models on both sides of the conditions N <= d, N <= d_ff, N k <= d_ff and k <= d."""
     n, n_tokens, k = (draw(st.integers(1, upper)) for upper in (3, 3, 2))
     n_rows = n * n_tokens

@@ -18,6 +18,7 @@ from sklearn_restf._data.batches import (
     check_memory,
     groups_of_equal_length,
     row_sets,
+    work_per_pass,
 )
 from tests.builders import (
     FEW_STEPS,
@@ -263,3 +264,15 @@ def test_fit_that_cannot_fit_in_memory_says_so_before_starting_case_d11():
 def test_sizes_beyond_memory():
     with pytest.raises(MemoryError, match="d_ff"):
         ResidualTransformerRegressor(**FEW_STEPS | {"d_ff": 2**62}).fit(ROWS, ROW_LABELS)
+
+
+def test_work_grows_with_samples_layers_and_widths():
+    x = RawTokens(np.zeros((10, 3, 4)))
+    base = work_per_pass(make_config(), x)
+    assert work_per_pass(make_config(), RawTokens(np.zeros((20, 3, 4)))) == 2 * base
+    assert work_per_pass(make_config(n_layers=3), x) == 3 * base
+    assert work_per_pass(make_config(d_ff=500), x) > 10 * base
+    ragged = RawTokens(np.zeros((30, 4)), np.full(10, 3))
+    assert work_per_pass(make_config(ragged=True), ragged) == base
+    table = make_config(embedding="grouped", token_width=2, n_features=5)
+    assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base

@@ -19,7 +19,6 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     diagnose,
 )
-from sklearn_restf._diagnostics.singular_values import singular_values, spectra
 from tests.builders import X3, YR, both, make_model, make_regressor
 from tests.reference import diagnostics as oracle
 from tests.tools import ExtraMemory, linux_only, live_tensors, outputs
@@ -34,32 +33,6 @@ def theorem(**parameters):
     """A regressor in the theorem's setting."""
     options = {"random_state": 0, "max_iter": 30, "d_ff": 80, "pooling": "last"}
     return ResidualTransformerRegressor(**(THEOREM_SETTINGS | options | parameters))
-
-
-# --- spectra of a stack -------------------------------------------------------------------------
-
-
-def test_a_stack_and_a_list_have_equal_spectra():
-    stack = RNG.normal(size=(4, 5, 3))
-    one, other = spectra(stack), spectra(list(stack))
-    for name, value in vars(one).items():
-        assert_allclose(value, getattr(other, name), rtol=1e-13)
-
-
-def test_one_matrix_that_fails_spoils_no_other(monkeypatch):
-    stack = RNG.normal(size=(3, 4, 2))
-    svd = np.linalg.svd
-
-    def picky(matrices, **options):
-        if matrices.ndim == 3 or np.array_equal(matrices, stack[1] / np.abs(stack[1]).max()):
-            raise np.linalg.LinAlgError("SVD did not converge")
-        return svd(matrices, **options)
-
-    expected = svd(stack, compute_uv=False)
-    monkeypatch.setattr(np.linalg, "svd", picky)
-    found = singular_values(stack)
-    assert_allclose(found[[0, 2]], expected[[0, 2]])
-    assert np.isnan(found[1]).all()
 
 
 # --- the certificate of a run -------------------------------------------------------------------

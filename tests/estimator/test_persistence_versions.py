@@ -15,7 +15,6 @@ from numpy.testing import assert_array_equal
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._estimator import fitted_model
-from sklearn_restf._estimator.fitted_model import FittedModel
 from tests.conftest import REPOSITORY
 from tests.persistence_models import MODELS, SMALL, TABLE, load, read
 from tests.tools import run_python
@@ -199,4 +198,4 @@ def test_loading_makes_no_noise():
 @pytest.mark.parametrize("state", [{}, {"format_version": "1"}, {"format_version": -1}], ids=str)
 def test_what_is_no_model_is_refused_when_loaded(state):
     with pytest.raises(ValueError, match="no model of sklearn-restf"):
-        FittedModel.__new__(FittedModel).__setstate__(state)
+        fitted_model.FittedModel.__new__(fitted_model.FittedModel).__setstate__(state)

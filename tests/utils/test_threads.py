@@ -10,10 +10,8 @@ from skorch.callbacks import Callback
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._data.arrays import RawTokens
-from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
-from tests.builders import X2, both, make_config, spoiled
+from tests.builders import X2, both, spoiled
 from tests.tools import run_python
 
 
@@ -118,18 +116,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_one_thread_whatever_the_work():
     run_python("-c", FORKED, timeout=100)
-
-
-def test_work_grows_with_samples_layers_and_widths():
-    x = RawTokens(np.zeros((10, 3, 4)))
-    base = work_per_pass(make_config(), x)
-    assert work_per_pass(make_config(), RawTokens(np.zeros((20, 3, 4)))) == 2 * base
-    assert work_per_pass(make_config(n_layers=3), x) == 3 * base
-    assert work_per_pass(make_config(d_ff=500), x) > 10 * base
-    ragged = RawTokens(np.zeros((30, 4)), np.full(10, 3))
-    assert work_per_pass(make_config(ragged=True), ragged) == base
-    table = make_config(embedding="grouped", token_width=2, n_features=5)
-    assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base
 
 
 @both
