@@ -5,8 +5,6 @@ import pickle
 import numpy as np
 import pytest
 import sklearn
-from sklearn.compose import TransformedTargetRegressor
-from sklearn.ensemble import BaggingRegressor
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_validate
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
@@ -15,18 +13,6 @@ from sklearn.utils import get_tags
 
 from tests.builders import X2, X2D, YC, YR, both, make_classifier, make_regressor
 from tests.tools import outputs
-
-
-@pytest.mark.parametrize(
-    "meta",
-    [
-        BaggingRegressor(make_regressor(), n_estimators=2, random_state=0),
-        TransformedTargetRegressor(make_regressor(), transformer=StandardScaler()),
-    ],
-    ids=["bagging", "target-transformer"],
-)
-def test_meta_regressors_keep_targets_1d_case_d16(meta):
-    assert meta.fit(X2, YR).predict(X2).shape == (64,)
 
 
 def test_multi_output_is_declared_and_wrapped_case_d17():

@@ -87,7 +87,7 @@ def test_cross_validated_probabilities_of_3d_windows_case_d4():
     ],
     ids=["regressor", "classifier"],
 )
-def test_bagging_takes_the_2d_form_of_windows_case_d4(meta, y):
+def test_bagging_takes_the_2d_form_of_windows_case_d4_and_d16(meta, y):
     """Bagging refuses 3-D arrays, so the 2-D form must serve it."""
     assert meta.fit(X2, y).predict(X2).shape == (64,)
 
