@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,14 +11,13 @@ from numpy.testing import assert_allclose
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._estimator import prediction as prediction_module
 from sklearn_restf._training import objective as objective_module
-from tests.conftest import REPOSITORY
+from tests.soak import LIMITS
+from tests.tools import run_python
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 4, 3))
 Y = X[:, 0, 0] + X[:, 1, 1] ** 2
 RAGGED = [x[: 1 + i % 4] for i, x in enumerate(X)]
-#: Largest slopes of memory, in bytes a fit and a prediction; what a fit here holds is over 10 kB.
-LIMITS = (2_000, 50)
 SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state": 0}
 
 
@@ -36,13 +33,7 @@ SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state":
     ],
 )
 def test_memory_files_and_threads_do_not_grow(fits, predicts, limits):
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "tests" / "soak.py", str(fits), str(predicts)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_python("tests/soak.py", fits, predicts))
     assert found["fit"]["bytes a call"] < limits[0]
     assert found["predict"]["bytes a call"] < limits[1]
     assert found["after"] == found["before"]

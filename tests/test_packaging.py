@@ -1,9 +1,6 @@
 """The project's own files agree with each other, and what the README promises runs."""
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -12,6 +9,7 @@ from packaging.utils import canonicalize_name
 
 import sklearn_restf
 from tests.conftest import REPOSITORY
+from tests.tools import run_python
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +21,6 @@ def project():
 def pins():
     lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
-
-
-def run_script(*arguments, **variables):
-    """Run a script of the repository with one thread and return what it printed."""
-    run = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 def test_one_version_everywhere(project):
@@ -62,7 +46,7 @@ def test_pins_are_exact_and_of_no_special_build(pins):
 
 
 def test_every_dependency_has_a_lower_bound_to_test(project):
-    printed = run_script("tools/lowest_requirements.py").split()
+    printed = run_python("tools/lowest_requirements.py").split()
     assert [pin.split("==")[0] for pin in printed] == [
         Requirement(dependency).name for dependency in project["dependencies"]
     ]
@@ -72,7 +56,7 @@ def test_every_dependency_has_a_lower_bound_to_test(project):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_quickstart_prints_the_table_and_draws(tmp_path):
-    printed = run_script(
+    printed = run_python(
         "examples/plot_0_quickstart.py", "--output", tmp_path, SKLEARN_RESTF_JENA=""
     )
     for column in ("sigma_min(Z)", "||Z||", "ratio", "rate", "train loss", "CV score"):
@@ -85,7 +69,7 @@ def test_quickstart_prints_the_table_and_draws(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_quickstart_runs_on_weather(tmp_path, real_data):
-    printed = run_script(
+    printed = run_python(
         "examples/plot_0_quickstart.py",
         *("--data", real_data / "jena_2020.csv.gz", "--output", tmp_path),
     )
@@ -96,7 +80,7 @@ def test_quickstart_runs_on_weather(tmp_path, real_data):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_defaults_benchmark_runs(tmp_path):
-    printed = run_script(
+    printed = run_python(
         "benchmarks/bench_defaults.py",
         *("--quick", "--only", "iris", "--set", "max_iter=20", "--output", tmp_path / "out.json"),
     )

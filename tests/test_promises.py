@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.determinism import CHANGES
-from tests.test_memory import LIMITS
+from tests.soak import LIMITS
 
 RECORDED = json.loads(
     (REPOSITORY / "benchmarks" / "results" / "promises.json").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from sklearn_restf._data.arrays import (
     read_X,
     real_token_mask,
     token_index,
+    validating,
 )
 
 NAME = "ResidualTransformerRegressor"
@@ -307,3 +308,10 @@ def test_inputs_are_not_written_to():
     X.flags.writeable = False
     tokens = read(X, padding_value=np.nan)
     assert_array_equal(tokens.lengths, [2, 3, 3, 3, 3])
+
+
+def test_validation_keeps_messages_that_name_their_argument():
+    with pytest.raises(ValueError, match=r"^X is odd$"), validating("X"):
+        raise ValueError("X is odd")
+    with pytest.raises(TypeError, match=r"^X_val: X is odd$"), validating("X_val"):
+        raise TypeError("X is odd")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._data import batches as batches_module
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import (
@@ -17,8 +18,19 @@ from sklearn_restf._data.batches import (
     check_memory,
     groups_of_equal_length,
     row_sets,
+    work_per_pass,
 )
-from tests.random_modules import make_config, raw_tokens_and_layout
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X3D,
+    both,
+    make_config,
+    make_regressor,
+    raw_tokens_and_layout,
+)
+from tests.tools import ExtraMemory, linux_only, outputs
 
 CPU = torch.device("cpu")
 
@@ -215,3 +227,52 @@ def test_a_gpu_lends_a_quarter_of_its_free_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80, 100))
     assert batches_module.spare_bytes(torch.device("cuda")) == 20
     assert batches_module.spare_bytes(torch.device("cpu")) == 0
+
+
+@linux_only
+def test_fit_in_chunks_keeps_memory_within_the_chunk_case_d11():
+    """The attention weights of all samples would take 92 MB, several times over."""
+    X = np.random.default_rng(0).normal(size=(20_000, 24, 3))
+    y = X[:, -1, 0]
+    with ExtraMemory() as extra:
+        make_regressor(max_iter=1, chunk_size=250, diagnostics=False).fit(X, y)
+    assert extra.peak < 100e6
+
+
+@both
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 1000])
+def test_gradient_summed_over_chunks_is_the_full_gradient_case_d11(make, y, chunk_size):
+    weights = np.random.default_rng(2).uniform(0.5, 2.0, size=64)
+    whole = make().fit(X3D, y, sample_weight=weights)
+    chunked = make(chunk_size=chunk_size).fit(X3D, y, sample_weight=weights)
+    np.testing.assert_allclose(chunked.loss_curve_, whole.loss_curve_, rtol=1e-9)
+    np.testing.assert_allclose(outputs(chunked, X3D), outputs(whole, X3D), rtol=1e-7, atol=1e-9)
+
+
+def test_fit_that_cannot_fit_in_memory_says_so_before_starting_case_d11():
+    """The attention weights of one sample alone would take 1.3 TB."""
+    X = np.random.default_rng(0).normal(size=(4, 400_000, 1)).astype("float32")
+    with pytest.raises((MemoryError, ValueError)) as caught:
+        make_regressor(pooling="mean", max_iter=1, diagnostics=False).fit(X, np.arange(4.0))
+    message = str(caught.value)
+    assert "4" in message
+    assert "400000" in message.replace("_", "").replace(",", "")
+    assert any(unit in message for unit in ("bytes", "GB", "GiB", "TB", "TiB"))
+    assert "chunk_size" in message or "shorter" in message
+
+
+def test_sizes_beyond_memory():
+    with pytest.raises(MemoryError, match="d_ff"):
+        ResidualTransformerRegressor(**FEW_STEPS | {"d_ff": 2**62}).fit(ROWS, ROW_LABELS)
+
+
+def test_work_grows_with_samples_layers_and_widths():
+    x = RawTokens(np.zeros((10, 3, 4)))
+    base = work_per_pass(make_config(), x)
+    assert work_per_pass(make_config(), RawTokens(np.zeros((20, 3, 4)))) == 2 * base
+    assert work_per_pass(make_config(n_layers=3), x) == 3 * base
+    assert work_per_pass(make_config(d_ff=500), x) > 10 * base
+    ragged = RawTokens(np.zeros((30, 4)), np.full(10, 3))
+    assert work_per_pass(make_config(ragged=True), ragged) == base
+    table = make_config(embedding="grouped", token_width=2, n_features=5)
+    assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base

@@ -1,7 +1,6 @@
 """Samples in a memory map larger than the memory training may use."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf._data.memory_maps import SelectedRows
-from tests.conftest import REPOSITORY
+from tests.tools import run_python
 
 SHAPE = (24, 21)
 MODEL = {"pooling": "last", "max_iter": 3, "tol": None, "random_state": 0}
@@ -123,12 +122,6 @@ def test_file_larger_than_the_memory_it_may_take(tmp_path, early_stopping):
     with path.open("wb") as file:  # the rest is a hole, which takes no room on the disk
         block.tofile(file)
         file.truncate(shape[0] * row)
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN_AND_PREDICT, str(path)]
-        + [json.dumps(value) for value in (shape, MODEL, early_stopping)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=REPOSITORY,
-    )
-    assert json.loads(done.stdout) < ALLOWED < FILE_BYTES
+    arguments = [json.dumps(value) for value in (shape, MODEL, early_stopping)]
+    printed = run_python("-c", TRAIN_AND_PREDICT, path, *arguments)
+    assert json.loads(printed) < ALLOWED < FILE_BYTES

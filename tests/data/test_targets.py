@@ -1,15 +1,20 @@
 """Validation of sample weights and targets."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import DataConversionWarning
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.targets import read_sample_weight, read_y_numeric
+from tests.builders import X2, X3, X6, YC, YR, both, make_classifier, make_regressor, spoiled
+from tests.tools import recorded_warnings
 
 NAME = "ResidualTransformerRegressor"
 
@@ -167,3 +172,70 @@ def test_inputs_are_not_written_to():
         array.flags.writeable = False
     assert_array_equal(targets(y, per_token=True), y)
     assert_array_equal(weights(weight), weight)
+
+
+def test_missing_targets_are_refused_case_d15():
+    target = pd.Series(YR).astype("Float64")
+    target[3] = pd.NA
+    with pytest.raises(ValueError, match="NaN"):
+        make_regressor().fit(X6, target)
+    labels = YC.astype(object)
+    labels[3] = None
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make_classifier().fit(X6, labels)
+    assert "torch" not in str(caught.value).lower()
+
+
+@both
+@pytest.mark.parametrize("form", ["column", "frame", "series", "list"])
+def test_shape_of_one_target_does_not_matter_case_d16(make, y, form):
+    """The same losses and 1-d predictions; a column is pointed out once."""
+    forms = {
+        "column": y[:, None],
+        "frame": pd.DataFrame({"target": y}),
+        "series": pd.Series(y),
+        "list": y.tolist(),
+    }
+    expected = make().fit(X2, y)
+    with recorded_warnings() as caught:
+        estimator = make().fit(X2, forms[form])
+    columns = form in {"column", "frame"}
+    assert [w.category for w in caught] == [DataConversionWarning] * columns
+    assert estimator.loss_curve_ == expected.loss_curve_
+    predictions = estimator.predict(X2)
+    assert predictions.shape == (64,)
+    np.testing.assert_array_equal(predictions, expected.predict(X2))
+    assert estimator.n_outputs_ == 1
+
+
+@both
+def test_inconsistent_lengths_are_refused_case_d16(make, y):
+    """Of targets and weights."""
+    with pytest.raises(ValueError, match=r"(?i)inconsistent|samples"):
+        make().fit(X2, y[:-1])
+    with pytest.raises(ValueError, match=r"(?i)weight"):
+        make().fit(X2, y, sample_weight=np.ones(63))
+    with pytest.raises(ValueError, match=r"(?i)weight"):
+        make().fit(X2, y, sample_weight=np.ones((64, 1)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_in_y_are_refused_case_d28(value):
+    """In one target, in one of several, and per token."""
+    words = r"(?i)y contains (NaN|infinity)"
+    with pytest.raises(ValueError, match=words):
+        make_regressor().fit(X2, spoiled(YR, value))
+    with pytest.raises(ValueError, match=words):
+        make_regressor().fit(X2, spoiled(np.c_[YR, YR], value))
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        make_regressor(pooling="none").fit(X3, spoiled(X3[:, :, 0], value))
+    with warnings.catch_warnings():
+        # scikit-learn looks for fractional labels before it looks for infinite ones
+        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
+        with pytest.raises(ValueError, match=r"NaN|infinity|Unknown label type"):
+            make_classifier().fit(X2, spoiled((YR > 0).astype(float), value))
+
+
+def test_weights_of_any_size_are_read_without_a_warning():
+    weight = np.array([1.7e308, 1.7e308, 5e-324, 0.0])
+    assert_allclose(read_sample_weight(weight, 4, ResidualTransformerRegressor()), [1, 1, 0, 0])

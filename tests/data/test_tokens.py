@@ -258,3 +258,8 @@ def test_lists_and_arrays_are_brought_into_the_form_of_the_fit():
     assert_array_equal(as_layout(RAGGED, array).lengths, packed.lengths)
     assert as_layout(WINDOWS, array) is array
     assert as_layout(RAGGED, packed) is packed
+
+
+def test_standardising_overflows_in_silence():
+    layout = TokenLayout("table", 1, 1, 1, np.array([-1e308]), np.array([1e-300]))
+    assert np.isinf(layout.standardise(np.array([[1.7e308]])))

@@ -185,3 +185,15 @@ def test_bad_climate_parameters():
         make_climate_series(missing_fraction=1.5)
     with pytest.raises(ValueError, match="gap_length must be at least 1"):
         make_climate_series(n_gaps=1, gap_length=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [(make_token_regression, "random_state", -1), (make_token_regression, "noise", np.inf),
+     (make_token_regression, "singular_values", "1"), (make_token_classification, "flip_y", "1"),
+     (make_token_classification, "n_samples", "3"), (make_climate_series, "freq", "often"),
+     (make_climate_series, "freq", 5), (make_climate_series, "start", "0001-01-01")],
+)  # fmt: skip
+def test_unusable_arguments_of_generators_are_named(make, name, value):
+    with pytest.raises((ValueError, TypeError), match=name):
+        make(**{name: value})

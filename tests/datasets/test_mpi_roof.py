@@ -469,3 +469,21 @@ def test_bad_paths():
         load_mpi_roof(3)
     with pytest.raises(ValueError, match="empty sequence"):
         load_mpi_roof([])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("encoding", "nope"), ("encoding", "base64"), ("delimiter", ",,"), ("missing_codes", 3),
+     ("freq", 5)],
+)  # fmt: skip
+def test_unusable_arguments_of_a_station_file_are_named(name, value):
+    text = b"Date Time,T\n01.01.2009 00:10:00,-8.02\n"
+    with pytest.raises((ValueError, TypeError), match=name):
+        load_mpi_roof(io.BytesIO(text), **{name: value})
+
+
+def test_a_packed_file_cut_short_is_named():
+    file = io.BytesIO(bz2.compress(b"Date Time,T\n01.01.2009 00:10:00,-8.02\n")[:-6])
+    file.name = "roof.csv.bz2"
+    with pytest.raises(ValueError, match=r"roof\.csv\.bz2 is compressed and damaged"):
+        load_mpi_roof(file)

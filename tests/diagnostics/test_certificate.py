@@ -8,11 +8,18 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from sklearn_restf._diagnostics.certificate import Certificate, activation_slopes, certify
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
-from tests.random_modules import make_config, random_module, random_state_of, random_tokens
+from tests.builders import (
+    ACTIVATIONS,
+    assert_at_most,
+    instances,
+    make_config,
+    make_model,
+    make_module,
+    random_module,
+    random_state_of,
+    random_tokens,
+)
 from tests.reference.theory import certificate, mean_pooled_certificate, singular_value
-from tests.reference_instances import assert_at_most, instances, make_model
 
 
 def certified(module, x, mask=None):
@@ -26,13 +33,10 @@ def module_of(model, pooling):
     """The package's module with the weights of the theory's model."""
     d, d_qk = model.weights["query"].shape
     k = model.weights["readout"].shape[1]
-    config = ModuleConfig(
+    config = make_config(
         n_tokens=model.n_tokens,
-        token_width=d,
         d_model=d,
         n_outputs=k,
-        n_features=d,
-        embedding="none",
         d_qk=d_qk,
         d_ff=model.weights["ffn_in"].shape[1],
         activation=model.activation,
@@ -42,7 +46,7 @@ def module_of(model, pooling):
     )
     state = {f"blocks.0.{n}": value for n, value in model.weights.items() if n != "readout"}
     state |= {"readout": model.weights["readout"], "readout_bias": np.zeros(k)}
-    return build_module(config, state), torch.from_numpy(model.x)
+    return make_module(config, state), torch.from_numpy(model.x)
 
 
 def smallest_eigenvalue(module, x, mask=None):
@@ -225,7 +229,7 @@ def test_weights_that_are_not_finite_give_nan_and_a_reason():
     state = random_state_of(config, rng)
     state["blocks.0.ffn_out"][0, 0] = np.nan
     x, _ = random_tokens(config, rng, 2)
-    found = certified(build_module(config, state), x)
+    found = certified(make_module(config, state), x)
     assert np.isnan(found.alpha)
     assert found.reason
 

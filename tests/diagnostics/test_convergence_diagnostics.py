@@ -19,9 +19,9 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     diagnose,
 )
-from sklearn_restf._diagnostics.singular_values import singular_values, spectra
+from tests.builders import X3, YR, both, make_model, make_regressor
 from tests.reference import diagnostics as oracle
-from tests.reference_instances import make_model
+from tests.tools import ExtraMemory, linux_only, live_tensors, outputs
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 5, 6))
@@ -33,32 +33,6 @@ def theorem(**parameters):
     """A regressor in the theorem's setting."""
     options = {"random_state": 0, "max_iter": 30, "d_ff": 80, "pooling": "last"}
     return ResidualTransformerRegressor(**(THEOREM_SETTINGS | options | parameters))
-
-
-# --- spectra of a stack -------------------------------------------------------------------------
-
-
-def test_a_stack_and_a_list_have_equal_spectra():
-    stack = RNG.normal(size=(4, 5, 3))
-    one, other = spectra(stack), spectra(list(stack))
-    for name, value in vars(one).items():
-        assert_allclose(value, getattr(other, name), rtol=1e-13)
-
-
-def test_one_matrix_that_fails_spoils_no_other(monkeypatch):
-    stack = RNG.normal(size=(3, 4, 2))
-    svd = np.linalg.svd
-
-    def picky(matrices, **options):
-        if matrices.ndim == 3 or np.array_equal(matrices, stack[1] / np.abs(stack[1]).max()):
-            raise np.linalg.LinAlgError("SVD did not converge")
-        return svd(matrices, **options)
-
-    expected = svd(stack, compute_uv=False)
-    monkeypatch.setattr(np.linalg, "svd", picky)
-    found = singular_values(stack)
-    assert_allclose(found[[0, 2]], expected[[0, 2]])
-    assert np.isnan(found[1]).all()
 
 
 # --- the certificate of a run -------------------------------------------------------------------
@@ -273,3 +247,32 @@ def test_diagnostics_cost_a_small_part_of_a_default_fit():
 
     # a few per cent; the bound is wide because other processes share the machine
     assert seconds(True) < 1.25 * seconds(False)
+
+
+@both
+def test_reading_diagnostics_has_no_side_effects_case_d27(make, y):
+    """Not on the model, not on any random generator, not on memory."""
+    estimator = make(diagnostics="full").fit(X3, y)
+    before = outputs(estimator, X3)
+    state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    first = repr(estimator.convergence_diagnostics_)
+    tensors = live_tensors()
+    for _ in range(50):
+        report = estimator.convergence_diagnostics_
+        report.summary()
+        report.to_frame()
+        assert repr(report) == first
+    assert live_tensors() == tensors
+    np.testing.assert_array_equal(np.random.get_state()[1], state[0])
+    assert torch.equal(torch.random.get_rng_state(), state[1])
+    np.testing.assert_array_equal(outputs(estimator, X3), before)
+
+
+@linux_only
+def test_reading_diagnostics_takes_no_memory_case_d27():
+    estimator = make_regressor(diagnostics="full").fit(X3, YR)
+    estimator.convergence_diagnostics_.to_frame()
+    with ExtraMemory() as extra:
+        for _ in range(50):
+            estimator.convergence_diagnostics_.to_frame()
+    assert extra.peak < 20e6

@@ -12,6 +12,7 @@ from torch import nn
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf.callbacks import ConvergenceMonitor
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6, 8)).astype("float32")
@@ -217,3 +218,11 @@ def test_a_module_that_is_not_called_is_named():
 def test_bad_use_is_refused(monitor, words):
     with pytest.raises(ValueError, match=words):
         train(monitor)
+
+
+@pytest.mark.parametrize("parameters", [{"every": "3"}, {"n_samples": 1.5}, {"batch_first": "no"},
+                                        {"residual_beta": np.nan}, {"module": ["a"]}])  # fmt: skip
+def test_unusable_parameters_of_the_monitor_are_named(parameters):
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[ConvergenceMonitor(**parameters)])
+    with pytest.raises(ValueError, match=f"{next(iter(parameters))!r} parameter"):
+        model.fit(ROWS, ROW_LABELS)

@@ -14,6 +14,7 @@ from sklearn_restf import (
     diagnose,
 )
 from sklearn_restf.exceptions import RankCollapseWarning
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 5, 6))
@@ -191,3 +192,34 @@ def test_fit_warns_of_the_collapse_once_and_only_where_beta_helps():
     assert caught[0].filename == __file__
     equal = np.repeat(X[:, :1], 5, axis=1)  # the input itself is to blame
     regressor(residual_beta=0.0, **options).fit(equal, equal[:, :, 0])
+
+
+@pytest.mark.parametrize("labels", [["a", "b"] * 3, [1, 2] * 3], ids=["words", "not from zero"])
+def test_a_fitted_classifier_is_diagnosed_without_targets(labels):
+    model = ResidualTransformerClassifier(**FEW_STEPS).fit(ROWS, labels)
+    assert diagnose(model, ROWS).sigma_min >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_samples", 0),
+        ("full", "yes"),
+        ("X", ROWS),
+        ("X", ROWS[None] * np.nan),
+        ("mask", np.ones(3)),
+    ],
+)
+def test_unusable_arguments_of_a_diagnosis_are_named(name, value):
+    windows = ROWS.reshape(6, 2, 2)
+    module = ResidualTransformerRegressor(**FEW_STEPS).fit(windows, ROW_LABELS).module_
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        diagnose(module, **{"X": windows, name: value})
+
+
+def test_a_module_is_diagnosed_on_arrays_torch_cannot_wrap():
+    windows = ROWS.reshape(6, 2, 2)
+    module = ResidualTransformerRegressor(**FEW_STEPS).fit(windows, ROW_LABELS).module_
+    readonly = windows[::-1]
+    readonly.flags.writeable = False
+    assert diagnose(module, readonly).sigma_min == diagnose(module, windows).sigma_min

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from sklearn_restf import diagnose
 from sklearn_restf._diagnostics.singular_values import numerically_zero, singular_values, spectra
+from tests.builders import make_config, random_module
 from tests.reference import diagnostics as plain
 
 QUANTITIES = ("condition_ratio", "rank1_residual", "effective_rank", "stable_rank")
@@ -96,3 +99,63 @@ def test_numerically_zero_depends_on_the_dtype_of_training():
         assert_array_equal(numerically_zero(spectrum, (2, 2), eps), expected)
         below = [s < plain.numerical_zero(m, dtype) for s, m in ((1e-10, matrix), (1, np.eye(2)))]
         assert below == expected[:2]
+
+
+def test_a_spectrum_at_the_edge_of_range_overflows_in_silence():
+    assert spectra([np.full((3, 3), 1.7e308)]).norm[0] == np.inf
+
+
+def with_singular_values(values, T, seed=0):
+    """Return a matrix (T, d) with the given singular values."""
+    rng = np.random.default_rng(seed)
+    d = len(values)
+    U, V = (np.linalg.qr(rng.standard_normal((size, d)))[0] for size in (T, d))
+    return U * values @ V.T
+
+
+@pytest.mark.parametrize("smallest", [1e-4, 1e-8, 1e-12, 1e-14])
+@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e200])
+def test_small_singular_values_are_measured_right(smallest, unit):
+    values = np.array([1.0, 0.1, smallest])
+    matrix = with_singular_values(values, 5) * unit
+    # the entries themselves are rounded to 1.1e-16 of the norm
+    tolerance = 5e-16 / smallest + 1e-12
+    assert_allclose(singular_values(matrix)[-1] / unit, smallest, rtol=tolerance)
+    found = spectra([matrix])
+    assert_allclose(found.condition_ratio[0], smallest**2, rtol=2 * tolerance)
+
+
+@pytest.mark.parametrize("smallest", [1e-6, 1e-12, 1e-14])
+def test_small_singular_values_are_measured_right_in_a_model(smallest):
+    module = random_module(
+        make_config(n_tokens=4, d_model=3, residual_beta=0.5), np.random.default_rng(0)
+    )
+    with torch.no_grad():
+        module.blocks[0].value.zero_()  # Z = residual_beta * F
+    x = np.stack([with_singular_values([1.0, 0.1, smallest], 4, seed) for seed in range(3)])
+    found = diagnose(module, x)
+    assert_allclose(found.sigma_min, 0.5 * smallest, rtol=5e-16 / smallest + 1e-12)
+    assert_allclose(found.norm, 0.5)
+
+
+def test_a_stack_and_a_list_have_equal_spectra():
+    stack = np.random.default_rng(0).normal(size=(4, 5, 3))
+    one, other = spectra(stack), spectra(list(stack))
+    for name, value in vars(one).items():
+        assert_allclose(value, getattr(other, name), rtol=1e-13)
+
+
+def test_one_matrix_that_fails_spoils_no_other(monkeypatch):
+    stack = np.random.default_rng(0).normal(size=(3, 4, 2))
+    svd = np.linalg.svd
+
+    def picky(matrices, **options):
+        if matrices.ndim == 3 or np.array_equal(matrices, stack[1] / np.abs(stack[1]).max()):
+            raise np.linalg.LinAlgError("SVD did not converge")
+        return svd(matrices, **options)
+
+    expected = svd(stack, compute_uv=False)
+    monkeypatch.setattr(np.linalg, "svd", picky)
+    found = singular_values(stack)
+    assert_allclose(found[[0, 2]], expected[[0, 2]])
+    assert np.isnan(found[1]).all()

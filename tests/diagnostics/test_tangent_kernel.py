@@ -19,8 +19,8 @@ from sklearn_restf._diagnostics.tangent_kernel import (
     smallest_eigenvalue,
     valid_horizon,
 )
+from tests.builders import make_model
 from tests.reference import theory as theory
-from tests.reference_instances import make_model
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 6, 8))

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.metrics import accuracy_score
 
 from sklearn_restf import ResidualTransformerClassifier
-from tests.cases_common import X2D, X3D, YC, YR, make_classifier
+from tests.builders import X2D, X3D, YC, YR, make_classifier
 
 Y_THREE = np.digitize(YR, [-1, 1])
 targets = pytest.mark.parametrize("y", [YC, Y_THREE], ids=["two", "three"])

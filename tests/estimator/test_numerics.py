@@ -4,17 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_restf import (
     ResidualTransformerClassifier,
     ResidualTransformerRegressor,
-    diagnose,
 )
-from sklearn_restf._diagnostics.singular_values import singular_values, spectra
-from sklearn_restf._model.initialization import build_module, initial_state
-from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
+from tests.builders import ACTIVATIONS
 
 #: Largest difference between training in float32 and in float64, relative to the spread of y.
 FLOAT32_TOLERANCE = 1e-4
@@ -112,52 +108,7 @@ def test_float32_agrees_with_float64_on_classes(loss, y):
     assert_allclose(low, high, atol=FLOAT32_TOLERANCE)
 
 
-# --- softmax ------------------------------------------------------------------------------------
-
-
-def module_with(query, key, *, T=4, D=3, n_heads=1, causal=False, pooling="none"):
-    """Return a module with random weights but for queries and keys, in float64."""
-    config = ModuleConfig(
-        n_tokens=T, token_width=D, d_model=D, n_outputs=1, n_features=D, embedding="none",
-        d_qk=D, d_ff=4, max_tokens=T, pooling=pooling, residual_beta=0.5, causal=causal,
-    )  # fmt: skip
-    state = initial_state(config, np.random.RandomState(0), init="gaussian", init_scale=1.0)
-    state["blocks.0.query"], state["blocks.0.key"] = query, key
-    return build_module(config, state), state
-
-
-@pytest.mark.parametrize("magnitude", [1e3, 1e30, 1e150])
-@pytest.mark.parametrize("pooling", ["none", "mean", "last", "flatten"])
-def test_huge_logits_choose_one_token(magnitude, pooling):
-    module, state = module_with(magnitude * np.eye(3), magnitude * np.eye(3), pooling=pooling)
-    x = torch.from_numpy(normal(2, 4, 3))
-    Z = module.layers(x)[0].Z.detach().numpy()
-    F = x.numpy()
-    chosen = np.take_along_axis(F, (F @ F.swapaxes(1, 2)).argmax(axis=2)[..., None], axis=1)
-    assert_allclose(Z, 0.5 * F + chosen @ state["blocks.0.value"], rtol=1e-12, atol=1e-14)
-    module(x).sum().backward()
-    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_equal_logits_average_the_tokens(causal):
-    module, state = module_with(np.zeros((3, 3)), normal(3, 3), causal=causal)
-    F = normal(2, 4, 3)
-    Z = module.layers(torch.from_numpy(F))[0].Z.detach().numpy()
-    mean = (
-        np.cumsum(F, axis=1) / np.arange(1, 5)[:, None] if causal else F.mean(axis=1, keepdims=True)
-    )
-    assert_allclose(Z, 0.5 * F + mean @ state["blocks.0.value"], rtol=1e-12, atol=1e-14)
-
-
 # --- degenerate shapes --------------------------------------------------------------------------
-
-
-def test_a_single_token_attends_to_itself():
-    module, state = module_with(normal(3, 3), normal(3, 3, seed=1), T=1)
-    F = normal(5, 1, 3)
-    Z = module.layers(torch.from_numpy(F))[0].Z.detach().numpy()
-    assert_allclose(Z, 0.5 * F + F @ state["blocks.0.value"], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -227,37 +178,3 @@ def test_units_of_weights_do_not_matter():
     ]
     assert_array_equal(curves[0], curves[1])
     assert_array_equal(curves[0], curves[2])
-
-
-# --- singular values ----------------------------------------------------------------------------
-
-
-def with_singular_values(values, T, seed=0):
-    """Return a matrix (T, d) with the given singular values."""
-    rng = np.random.default_rng(seed)
-    d = len(values)
-    U, V = (np.linalg.qr(rng.standard_normal((size, d)))[0] for size in (T, d))
-    return U * values @ V.T
-
-
-@pytest.mark.parametrize("smallest", [1e-4, 1e-8, 1e-12, 1e-14])
-@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e200])
-def test_small_singular_values_are_measured_right(smallest, unit):
-    values = np.array([1.0, 0.1, smallest])
-    matrix = with_singular_values(values, 5) * unit
-    # the entries themselves are rounded to 1.1e-16 of the norm
-    tolerance = 5e-16 / smallest + 1e-12
-    assert_allclose(singular_values(matrix)[-1] / unit, smallest, rtol=tolerance)
-    found = spectra([matrix])
-    assert_allclose(found.condition_ratio[0], smallest**2, rtol=2 * tolerance)
-
-
-@pytest.mark.parametrize("smallest", [1e-6, 1e-12, 1e-14])
-def test_small_singular_values_are_measured_right_in_a_model(smallest):
-    module, _ = module_with(normal(3, 3), normal(3, 3))
-    with torch.no_grad():
-        module.blocks[0].value.zero_()  # Z = residual_beta * F
-    x = np.stack([with_singular_values([1.0, 0.1, smallest], 4, seed) for seed in range(3)])
-    found = diagnose(module, x)
-    assert_allclose(found.sigma_min, 0.5 * smallest, rtol=5e-16 / smallest + 1e-12)
-    assert_allclose(found.norm, 0.5)

@@ -12,7 +12,17 @@ import torch
 from sklearn.base import clone
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from tests.cases_common import X2, YC, YR, both, make_classifier, make_regressor
+from tests.builders import (
+    FEW_STEPS,
+    ROW_LABELS,
+    ROWS,
+    X2,
+    YC,
+    YR,
+    both,
+    make_classifier,
+    make_regressor,
+)
 
 BOTH = (ResidualTransformerRegressor, ResidualTransformerClassifier)
 NAN, INF, HUGE = float("nan"), float("inf"), 10**400
@@ -289,3 +299,11 @@ def test_a_subclass_may_have_fewer_parameters():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X2), model.predict(X2))
     with pytest.raises(ValueError, match="max_iter"):
         _Short(max_iter=0).fit(X2, YR)
+
+
+@pytest.mark.parametrize("name", ["alpha", "residual_beta", "ffn_residual_beta"])
+def test_parameters_beyond_float32_are_refused_in_float32(name):
+    with pytest.raises(ValueError, match=rf"{name}=1e\+300 is too large for training in float32"):
+        ResidualTransformerRegressor(**FEW_STEPS, **{name: 1e300}, dtype="float32").fit(
+            ROWS, ROW_LABELS
+        )

@@ -8,7 +8,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 
 from sklearn_restf import THEOREM_SETTINGS, ResidualTransformerRegressor
-from tests.cases_common import SERIES, X2D, X3D, make_classifier, make_regressor, pad
+from tests.builders import SERIES, X2D, X3D, make_classifier, make_regressor, pad
 
 Y3 = X3D[:, :, 0] - 0.5 * X3D[:, :, 1]
 Y3K = np.stack([Y3, X3D[:, :, 2] ** 2], axis=-1)

@@ -5,8 +5,6 @@ import os
 import pickle
 import pickletools
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegr
 from sklearn_restf._estimator import fitted_model
 from tests.conftest import REPOSITORY
 from tests.persistence_models import MODELS, SMALL, TABLE, load, read
+from tests.tools import run_python
 
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "persistence"
 RELEASES = sorted(path.name for path in FIXTURES.iterdir())
@@ -50,14 +49,8 @@ def run(version, *arguments):
     folders = [str(REPOSITORY)]
     if version:
         folders.insert(0, str(REPOSITORY / ".sklearn" / version))
-    done = subprocess.run(
-        # old versions use what newer NumPy and SciPy deprecate
-        [sys.executable, "-m", "tests.persistence_models", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"},
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"scikit-learn {version or 'installed'}: {done.stderr}"
-    return done.stdout
+    path = os.pathsep.join(folders)
+    return run_python("-m", "tests.persistence_models", *arguments, PYTHONPATH=path)
 
 
 @pytest.mark.slow
@@ -200,3 +193,9 @@ def test_loading_makes_no_noise():
         warnings.simplefilter("error")
         for path in sorted(Path(FIXTURES / RELEASES[-1]).glob("*.pickle")):
             assert np.isfinite(load(path).loss_)
+
+
+@pytest.mark.parametrize("state", [{}, {"format_version": "1"}, {"format_version": -1}], ids=str)
+def test_what_is_no_model_is_refused_when_loaded(state):
+    with pytest.raises(ValueError, match="no model of sklearn-restf"):
+        fitted_model.FittedModel.__new__(fitted_model.FittedModel).__setstate__(state)

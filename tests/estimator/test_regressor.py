@@ -1,12 +1,13 @@
 """The regressor: targets in, predictions out, and every option of the model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import r2_score
 
 from sklearn_restf import ResidualTransformerRegressor
-from tests.cases_common import X2D, X3D, YR, make_regressor
+from tests.builders import X2, X2D, X3, X3D, YR, make_regressor
 
 DIABETES = load_diabetes(return_X_y=True)
 
@@ -199,3 +200,64 @@ def test_module_predicts_what_the_estimator_predicts():
     np.testing.assert_allclose(estimator.predict(X3D), output, rtol=1e-7, atol=1e-12)
     estimator.module_.readout.data.zero_()  # a copy
     np.testing.assert_allclose(estimator.predict(X3D), output, rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("X", [X2D, X3D], ids=["table", "windows"])
+def test_targets_of_different_scale_are_fitted_equally_well_case_d17(X):
+    Y = np.c_[YR, 1e5 * YR + 3e5]
+    estimator = make_regressor(max_iter=100).fit(X, Y)
+    predictions = estimator.predict(X)
+    assert predictions.shape == (64, 2)
+    assert estimator.n_outputs_ == 2
+    first, second = r2_score(Y, predictions, multioutput="raw_values")
+    assert first > 0.5
+    assert abs(first - second) < 0.1
+    frame = pd.DataFrame(Y, columns=["a", "b"])
+    from_frame = make_regressor(max_iter=100).fit(X, frame).predict(X)
+    np.testing.assert_allclose(from_frame, predictions, rtol=1e-7)
+
+
+@pytest.mark.parametrize("n", [3, 32])
+@pytest.mark.parametrize("X", [X2, X3], ids=["table", "windows"])
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.full(32, 5000, "float32"),
+        np.full(32, 101325.0),
+        np.full(32, 101325.1, "float32"),
+        np.full(32, 7, int),
+        np.full(32, 1e-12),
+        np.full(32, -1e20),
+        np.zeros(32),
+        np.full((32, 2), [0.1, 1e9]),
+    ],
+    ids=["5000", "101325", "101325.1", "int", "tiny", "huge", "zero", "two outputs"],
+)
+def test_constant_target_is_predicted_exactly_case_h10(y, X, n):
+    y = y[:n]
+    estimator = make_regressor().fit(X[:n], y)
+    predictions = estimator.predict(X)
+    np.testing.assert_allclose(
+        predictions, np.broadcast_to(y[0], predictions.shape), rtol=1e-6, atol=1e-18
+    )
+    assert np.isfinite(estimator.loss_curve_).all()
+    assert estimator.convergence_diagnostics_ is not None
+    assert estimator.score(X[:n], y) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("n", [3, 32])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_nearly_constant_target_stays_near_case_h10(n, early_stopping):
+    """A few units in the last place of single precision."""
+    y = (5000 + 1e-3 * np.random.default_rng(0).normal(size=n)).astype("float32")
+    predictions = make_regressor(early_stopping=early_stopping).fit(X2[:n], y).predict(X2)
+    assert (predictions >= y.min() - 1).all()
+    assert (predictions <= y.max() + 1).all()
+
+
+def test_one_constant_output_beside_a_varying_one_case_h10():
+    Y = np.c_[np.full(64, 101325.0), YR]
+    estimator = make_regressor(max_iter=100).fit(X2D, Y)
+    predictions = estimator.predict(X2D)
+    np.testing.assert_allclose(predictions[:, 0], 101325.0, rtol=1e-6)
+    assert np.corrcoef(predictions[:, 1], YR)[0, 1] > 0.7

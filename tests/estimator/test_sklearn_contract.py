@@ -1,12 +1,10 @@
 """scikit-learn's own checks of its contract, on every supported scikit-learn."""
 
-import os
-
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from tests.cases_common import run_python
+from tests.tools import run_python
 
 pytestmark = pytest.mark.sklearn_contract
 
@@ -92,7 +90,7 @@ for estimator in ResidualTransformerRegressor(**brief), ResidualTransformerClass
 @pytest.mark.slow
 def test_array_api_check_passes_where_scipy_has_it_switched_on():
     """Read at import, hence another process."""
-    printed = run_python(_ARRAY_API, environment={**os.environ, "SCIPY_ARRAY_API": "1"})
+    printed = run_python("-c", _ARRAY_API, SCIPY_ARRAY_API="1")
     if not printed:
         pytest.skip("this scikit-learn has no check of array API input for these estimators")
     assert set(printed.split()) == {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn_restf._model import forward as forward_module
 from sklearn_restf._model.initialization import build_module
 from sklearn_restf._model.module import ACTIVATIONS
-from tests.random_modules import make_config, random_state_of, random_tokens
+from tests.builders import make_config, random_state_of, random_tokens
 
 POOLINGS = ("mean", "last", "flatten", "none")
 

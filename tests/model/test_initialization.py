@@ -17,7 +17,7 @@ from sklearn_restf._model.initialization import (
     is_weight,
     state_of,
 )
-from tests.random_modules import make_config, random_state_of
+from tests.builders import make_config, random_state_of
 from tests.reference.equations import is_weight_matrix
 
 FULL = {"layer_norm": True, "positional_encoding": "learned", "n_heads": 2, "n_layers": 2}

@@ -5,10 +5,12 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._model.initialization import build_module, state_of
-from sklearn_restf._model.module import ACTIVATIONS, pool, sinusoidal_positions
-from tests.random_modules import (
+from sklearn_restf._model.initialization import state_of
+from sklearn_restf._model.module import pool, sinusoidal_positions
+from tests.builders import (
+    ACTIVATIONS,
     make_config,
+    make_module,
     oracle_options,
     random_module,
     random_state_of,
@@ -83,7 +85,7 @@ def test_module_is_the_oracle(options, lengths):
     rng = np.random.default_rng(0)
     config = make_config(**options)
     state = random_state_of(config, rng)
-    module = build_module(config, state)
+    module = make_module(config, state)
     x, mask = random_tokens(config, rng, lengths=lengths)
     expected = forward(state, x.numpy(), lengths, **oracle_options(config))
     with torch.no_grad():
@@ -126,7 +128,7 @@ def test_gradients_are_those_of_the_oracle(options, lengths):
         ragged_rows = lengths if config.pooling == "none" else None
         return squared_error(predictions, y, lengths=ragged_rows)
 
-    module = build_module(config, state)
+    module = make_module(config, state)
     errors = module(x, mask) - torch.from_numpy(y)
     if config.pooling == "none" and mask is not None:
         errors = errors[mask]
@@ -214,3 +216,49 @@ def test_shapes_of_parameters(options, shapes):
     state = state_of(random_module(make_config(**options), np.random.default_rng(0)))
     for name, shape in shapes.items():
         assert state[name].shape == shape
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def module_with(query, key, *, T=4, D=3, causal=False, pooling="none"):
+    """Return a module with random weights but for queries and keys, in float64."""
+    config = make_config(
+        n_tokens=T, d_model=D, n_outputs=1, d_qk=D, max_tokens=T,
+        pooling=pooling, residual_beta=0.5, causal=causal,
+    )  # fmt: skip
+    state = random_state_of(config, np.random.default_rng(0))
+    state["blocks.0.query"], state["blocks.0.key"] = query, key
+    return make_module(config, state), state
+
+
+@pytest.mark.parametrize("magnitude", [1e3, 1e30, 1e150])
+@pytest.mark.parametrize("pooling", ["none", "mean", "last", "flatten"])
+def test_huge_logits_choose_one_token(magnitude, pooling):
+    module, state = module_with(magnitude * np.eye(3), magnitude * np.eye(3), pooling=pooling)
+    x = torch.from_numpy(normal(2, 4, 3))
+    Z = module.layers(x)[0].Z.detach().numpy()
+    F = x.numpy()
+    chosen = np.take_along_axis(F, (F @ F.swapaxes(1, 2)).argmax(axis=2)[..., None], axis=1)
+    assert_allclose(Z, 0.5 * F + chosen @ state["blocks.0.value"], rtol=1e-12, atol=1e-14)
+    module(x).sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_equal_logits_average_the_tokens(causal):
+    module, state = module_with(np.zeros((3, 3)), normal(3, 3), causal=causal)
+    F = normal(2, 4, 3)
+    Z = module.layers(torch.from_numpy(F))[0].Z.detach().numpy()
+    mean = (
+        np.cumsum(F, axis=1) / np.arange(1, 5)[:, None] if causal else F.mean(axis=1, keepdims=True)
+    )
+    assert_allclose(Z, 0.5 * F + mean @ state["blocks.0.value"], rtol=1e-12, atol=1e-14)
+
+
+def test_a_single_token_attends_to_itself():
+    module, state = module_with(normal(3, 3), normal(3, 3, seed=1), T=1)
+    F = normal(5, 1, 3)
+    Z = module.layers(torch.from_numpy(F))[0].Z.detach().numpy()
+    assert_allclose(Z, 0.5 * F + F @ state["blocks.0.value"], rtol=1e-12)

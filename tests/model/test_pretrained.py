@@ -457,3 +457,13 @@ def test_without_residual_connections_deep_tokens_collapse():
     residual = [m.convergence_diagnostics_.to_frame()["rank1_residual"] for m in (kept, lost)]
     assert residual[0].iloc[-1] > 0.3
     assert residual[1].iloc[-1] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_layer", 10**9), ("n_head", "2"), ("n_embd", None), ("n_inner", -1)]
+)
+def test_odd_sizes_of_pretrained_models_are_named(tmp_path, name, value):
+    config = {"model_type": "gpt2", name: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"config.json has {name}="):
+        gpt2_parameters(tmp_path)

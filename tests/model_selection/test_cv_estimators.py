@@ -28,7 +28,7 @@ from sklearn_restf import (
     diagnose,
 )
 from sklearn_restf.exceptions import RankCollapseWarning
-from tests.cases_common import SERIES, SERIES_YR, X3D, YC, YR
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS, SERIES, SERIES_YR, X3D, YC, YR
 
 BETAS = [0.0, 0.5, 1.0]
 BRIEF = {"max_iter": 20, "tol": None, "random_state": 0, "d_ff": 8, "diagnostics_samples": 8}
@@ -365,3 +365,20 @@ def test_stratified_by_default():
     classifier(cv=Recorder(3)).fit(IRIS, SPECIES)
     np.testing.assert_array_equal(splits[0], SPECIES)
     assert classifier(cv=None).fit(IRIS, SPECIES).n_splits_ == 5
+
+
+def test_a_search_with_huge_targets_says_nothing():
+    y = np.array([1e300, -1e300, 2.0, 1e299, 0.0, 1e300])
+    search = ResidualTransformerRegressorCV([0.0, 1.0], cv=2, **FEW_STEPS).fit(ROWS, y)
+    assert np.isfinite(search.predict(ROWS)).all()
+
+
+def test_a_search_counts_models_not_messages():
+    def talkative(estimator, X, y):
+        warnings.warn("one", UserWarning, stacklevel=1)
+        warnings.warn("two", UserWarning, stacklevel=1)
+        return 0.0
+
+    search = ResidualTransformerRegressorCV([0.0, 1.0], cv=2, scoring=talkative, **FEW_STEPS)
+    with pytest.warns(UserWarning, match=r"^4 of 4 cross-validation .* the first one says: one$"):
+        search.fit(ROWS, ROW_LABELS)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -42,16 +43,8 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.utils import estimator_html_repr
 
 from sklearn_restf import ResidualTransformerClassifierCV, ResidualTransformerRegressorCV
-from tests.cases_common import (
-    X2D,
-    X3D,
-    YC,
-    YR,
-    both,
-    make_classifier,
-    make_regressor,
-    outputs,
-)
+from tests.builders import X2D, X3D, YC, YR, both, make_classifier, make_regressor
+from tests.tools import outputs
 
 pytestmark = pytest.mark.sklearn_contract
 X = X2D[:, -12:]
@@ -78,17 +71,6 @@ def test_pipeline_and_grid_search(make, y):
     assert search.best_estimator_[-1].residual_beta == best
     own = brief(make, residual_beta=best).fit(StandardScaler().fit_transform(X), y)
     np.testing.assert_allclose(outputs(search.best_estimator_[-1], X), outputs(own, X), rtol=1e-9)
-
-
-@both
-def test_search_in_threads_finds_the_same(make, y):
-    search = GridSearchCV(brief(make), BETAS, cv=3, n_jobs=2, error_score="raise")
-    with joblib.parallel_backend("threading"):
-        two = clone(search).fit(X, y)
-    one = search.set_params(n_jobs=1).fit(X, y)
-    np.testing.assert_array_equal(
-        one.cv_results_["mean_test_score"], two.cv_results_["mean_test_score"]
-    )
 
 
 @both
@@ -187,7 +169,7 @@ def test_learning_and_validation_curves(make, y):
 # --- meta-estimators -------------------------------------------------------------------------
 
 
-def test_transformed_target_regressor():
+def test_transformed_target_regressor_case_d16():
     y = np.exp(YR / 4)
     meta = TransformedTargetRegressor(brief(make_regressor), func=np.log, inverse_func=np.exp)
     own = brief(make_regressor).fit(X, np.log(y))
@@ -381,3 +363,18 @@ def test_skops_saves_a_pipeline(make, y):
     loaded = skops_io.loads(blob, trusted=untrusted)
     np.testing.assert_array_equal(loaded.predict(X), pipeline.predict(X))
     assert loaded.fit(X, y)[-1].loss_curve_ == pipeline.fit(X, y)[-1].loss_curve_
+
+
+@pytest.mark.parametrize("backend", [pytest.param("loky", marks=pytest.mark.slow), "threading"])
+@both
+def test_grid_search_scores_do_not_depend_on_n_jobs_case_d13(make, y, backend):
+    grid = {"residual_beta": [0.0, 0.25, 0.5, 1.0]}
+    search = GridSearchCV(make(), grid, cv=3, error_score="raise")
+    alone = clone(search).fit(X2D, y)
+    threads = torch.get_num_threads()
+    with joblib.parallel_config(backend):
+        shared = search.set_params(n_jobs=2).fit(X2D, y)
+    assert torch.get_num_threads() == threads
+    tolerance = 0 if backend == "threading" else 1e-6
+    for key in ("mean_test_score", *(f"split{i}_test_score" for i in range(3))):
+        np.testing.assert_allclose(shared.cv_results_[key], alone.cv_results_[key], rtol=tolerance)

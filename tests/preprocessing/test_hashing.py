@@ -7,6 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import sklearn
+from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import RidgeClassifier
@@ -266,3 +267,32 @@ def test_reviews(real_data):
     ).fit(train, y_train)
     # A bag of words reaches 0.807.
     assert pipe.score(test, y_test) > 0.82
+
+
+def test_sentences_of_no_word_at_all():
+    with pytest.raises(ValueError, match="X has too few n-grams"):
+        HashedTokenEmbedder().fit(["", ""])
+    tokens = HashedTokenEmbedder().fit_transform(["", "", ""], [0, 1, 0])
+    assert all(np.isfinite(sample).all() for sample in tokens)
+
+
+def test_halves_of_characters_are_hashed():
+    texts = ["good \ud800", "bad", "good"]
+    assert len(HashedTokenEmbedder(1).fit_transform(texts, [1, 0, 1])[0]) == 2
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(\w)(\w)", None])
+def test_unusable_patterns_of_tokens_are_named(pattern):
+    with pytest.raises(ValueError, match="'token_pattern' parameter"):
+        HashedTokenEmbedder(token_pattern=pattern).fit(["a", "b"], [0, 1])
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e30])
+def test_scores_are_in_the_units_of_any_target(unit):
+    texts, y = ["a b", "b c", "c", "d a"], np.arange(4.0)
+    one = HashedTokenEmbedder(0, target_type="regression", cv=2, random_state=0)
+    expected = np.concatenate(one.fit_transform(texts, y))
+    found = np.concatenate(one.fit_transform(texts, unit * y).copy())
+    assert_allclose(found, (unit * expected.astype("f8")).astype("f4"), rtol=1e-5)
+    with pytest.raises(ValueError, match="rescale y"):
+        one.fit_transform(texts, 1e300 * y)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.testing import assert_allclose
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -21,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sklearn_restf.preprocessing import TokenStandardScaler
+from tests.builders import ROWS
 
 CHECKS = [
     pair
@@ -293,3 +295,21 @@ def test_in_a_pipeline_under_cross_validation(X3):
     assert search.best_score_ > 0.9
     weights = np.ones(40)
     pipe.fit(X3.reshape(40, 18), y, tokenstandardscaler__sample_weight=weights)
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
+def test_tokens_of_any_magnitude_are_standardised(unit):
+    scaled = TokenStandardScaler().fit_transform(unit * ROWS)
+    assert_allclose(scaled, TokenStandardScaler().fit_transform(ROWS))
+
+
+def test_tokens_whose_spread_overflows_are_refused():
+    with pytest.raises(ValueError, match="X contains values too large"):
+        TokenStandardScaler().fit([[1.7e308], [-1.7e308], [-1.7e308]])
+    with pytest.raises(ValueError, match="X is so far from the training samples"):
+        TokenStandardScaler().fit(1e-300 * ROWS).transform(1e300 * ROWS)
+
+
+def test_a_padding_value_beyond_float32():
+    scaler = TokenStandardScaler(padding_value=1e300)
+    assert np.isfinite(scaler.fit_transform(ROWS.reshape(6, 2, 2).astype("f4"))).all()

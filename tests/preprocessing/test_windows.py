@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sklearn_restf.preprocessing import SlidingWindows, TokenStandardScaler, make_windows
+from tests.builders import ROWS
 
 
 def oracle(values, target, stamps, window, horizons, stride, sampling, step):
@@ -291,3 +292,33 @@ def test_sliding_windows_as_columns(series):
         )
     with pytest.raises(ValueError, match="padding"):
         SlidingWindows(padding="zero").fit(series)
+
+
+def test_gaps_between_stamps_of_any_unit():
+    stamps = np.array([1.0, 2.0, 3.0, 8.0, 9.0, 10.0])
+    for unit in (1e-9, 1.0, 1e9):
+        windows = make_windows(ROWS, 0, window=2, horizon=1, time=unit * stamps)
+        assert windows.index.tolist() == [unit * 2.0, unit * 9.0]
+
+
+def test_the_most_frequent_step_in_floating_point_is_counted_up_to_rounding():
+    stamps = 0.1 * np.array([1, 2, 3, 4, 5, 6, 56, 57, 58, 108, 158])  # steps of 5.0 are all equal
+    frame = np.arange(11.0)[:, None]
+    windows = make_windows(frame, 0, window=1, horizon=1, time=stamps)
+    assert windows.y.tolist() == [1, 2, 3, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("drop_gaps", "no"), ("target", "z"), ("features", []), ("features", ["z"]), ("time", ["x"])],
+)
+def test_unusable_arguments_of_windows_are_named(name, value):
+    arguments = {"frame": pd.DataFrame(ROWS, columns=list("abcd")), "target": "a"} | {name: value}
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
+        make_windows(**arguments, window=1, horizon=1)
+
+
+def test_a_target_of_several_columns_of_one_name_is_refused():
+    frame = pd.DataFrame(ROWS, columns=list("abbd"))
+    with pytest.raises(ValueError, match="target: the series has several columns of one name"):
+        make_windows(frame, "b", window=1, horizon=1)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tests.builders import random_parameters
 from tests.reference.equations import (
     attention_weights,
     forward,
     sinusoidal_encoding,
     softmax,
 )
-from tests.reference_parameters import random_parameters
 
 
 def identity_readout(params, width):

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import SEEDS, THEORY_ACTIVATIONS, assert_at_most, flat, instances, make_model
 from tests.reference.diagnostics import centred, collapse_floor
 from tests.reference.theory import (
     NAMES,
@@ -23,14 +24,6 @@ from tests.reference.theory import (
     softmax_jacobian,
     spectral_norm,
     tangent_kernel,
-)
-from tests.reference_instances import (
-    ACTIVATIONS,
-    SEEDS,
-    assert_at_most,
-    flat,
-    instances,
-    make_model,
 )
 
 # --- uniform attention --------------------------------------------------------------------------
@@ -157,7 +150,7 @@ def hessian(model, y, step=1e-5):
 SMALL = {"n": 2, "n_tokens": 2, "d": 2, "d_qk": 1, "d_ff": 2, "k": 1}
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", THEORY_ACTIVATIONS)
 @pytest.mark.parametrize("seed", range(4))
 def test_hessian_norm_bound(activation, seed):
     model, y = make_model(seed, **SMALL, activation=activation, beta=0.5)

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from tests.builders import SEEDS, THEORY_ACTIVATIONS, assert_at_most, flat, instances, make_model
 from tests.reference.equations import forward, numerical_gradient
 from tests.reference.theory import (
     NAMES,
@@ -22,14 +23,6 @@ from tests.reference.theory import (
     smallest_kernel_eigenvalue,
     spectral_norm,
     tangent_kernel,
-)
-from tests.reference_instances import (
-    ACTIVATIONS,
-    SEEDS,
-    assert_at_most,
-    flat,
-    instances,
-    make_model,
 )
 
 # --- the closed forms against the equations -----------------------------------------------------
@@ -46,7 +39,7 @@ def test_predictions_are_those_of_the_forward_oracle(instance):
     assert_allclose(model.z(), np.vstack(plain.layers[0]["Z"]), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", THEORY_ACTIVATIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_against_finite_differences(activation, seed):
     model, y = make_model(seed, d=3, d_ff=4, beta=0.7, gamma=0.4, activation=activation)
@@ -57,7 +50,7 @@ def test_gradients_against_finite_differences(activation, seed):
         assert_allclose(found[name], expected[name], rtol=1e-8, atol=1e-9 * largest)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", THEORY_ACTIVATIONS)
 def test_jacobian_against_finite_differences(activation):
     model, _ = make_model(5, n_tokens=2, d=3, d_ff=4, beta=0.7, gamma=0.4, activation=activation)
     found = jacobian(model)

@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -23,7 +21,8 @@ from sklearn_restf._training import training_state as state_module
 from sklearn_restf._training.stopping import Best
 from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
-from tests.conftest import REPOSITORY
+from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
+from tests.tools import run_python
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4, 3))
@@ -48,17 +47,6 @@ def file(tmp_path):
     return tmp_path / "state" / "fit.checkpoint"
 
 
-def run_program(code, *arguments):
-    """Run a program with this package on its path; return what it printed as JSON."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *code, *map(str, arguments)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 # --- kill -9 --------------------------------------------------------------------------------
 
 
@@ -71,7 +59,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills children 
     [5, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_killed_fits_end_as_undisturbed_ones(kills, tmp_path):
-    found = run_program([REPOSITORY / "tests" / "killing.py"], kills, kills, tmp_path)
+    found = json.loads(run_python("tests/killing.py", kills, kills, tmp_path))
     assert found["kills"] == kills
     assert found["with a checkpoint"] > 0
     assert found["ended as undisturbed"] >= 4  # each run ends at least once
@@ -92,7 +80,7 @@ def interruptible():
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("times", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_an_interrupt_by_signal_keeps_the_best(times):
-    for outcome in run_program([REPOSITORY / "tests" / "interrupting.py"], times, 0):
+    for outcome in json.loads(run_python("tests/interrupting.py", times, 0)):
         assert outcome["stop_reason"] == "interrupted"
         assert outcome["warnings"] == ["ConvergenceWarning"]
         assert outcome["iterations"] > 0
@@ -442,3 +430,23 @@ def test_a_classifier_goes_on(file):
     resumed = ResidualTransformerClassifier(**options).fit(X, labels)
     plain = ResidualTransformerClassifier(**SHORT).fit(X, labels)
     assert_array_equal(resumed.predict_proba(X), plain.predict_proba(X))
+
+
+def test_a_damaged_checkpoint_is_refused_though_torch_reads_it(tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[TrainingCheckpoint(path, every=1)])
+    weights = model.fit(ROWS, ROW_LABELS)._fitted.state["readout"]
+    content = bytearray(path.read_bytes())
+    at = content.index(weights.tobytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert torch.load(path, weights_only=True)
+    with pytest.raises(ValueError, match=r"fit\.checkpoint is no checkpoint .* checksum"):
+        model.fit(ROWS, ROW_LABELS)
+
+
+@pytest.mark.parametrize("path", [None, 3, "."], ids=str)
+def test_a_checkpoint_needs_the_path_of_a_file(path):
+    model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[TrainingCheckpoint(path)])
+    with pytest.raises(ValueError, match="path of TrainingCheckpoint"):
+        model.fit(ROWS, ROW_LABELS)

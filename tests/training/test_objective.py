@@ -13,12 +13,7 @@ from sklearn_restf._data.batches import Batches
 from sklearn_restf._model.initialization import build_module, is_weight, state_of
 from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss, squared_error
 from sklearn_restf._training.objective import Objective
-from tests.random_modules import (
-    make_config,
-    oracle_options,
-    random_state_of,
-    raw_tokens_and_layout,
-)
+from tests.builders import make_config, oracle_options, random_state_of, raw_tokens_and_layout
 from tests.reference import equations as reference
 
 CPU = torch.device("cpu")

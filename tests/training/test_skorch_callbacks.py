@@ -25,18 +25,18 @@ from skorch.callbacks import (
 )
 
 from sklearn_restf._data import batches
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
     X2D,
     YC,
     YR,
+    Recorder,
     both,
     make_classifier,
     make_regressor,
-    outputs,
 )
-from tests.training.test_training import Recorder, objective
+from tests.tools import objective, outputs
 
 pytestmark = pytest.mark.ecosystem
 TRAIN, HELD_OUT = slice(0, 44), slice(44, 64)

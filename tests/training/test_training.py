@@ -20,64 +20,27 @@ from skorch.callbacks import Callback
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sklearn_restf.exceptions import DivergenceError
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
     X2D,
     X3D,
     YC,
     YR,
+    Recorder,
     both,
     make_classifier,
     make_regressor,
-    outputs,
-    run_python,
 )
+from tests.tools import objective, outputs, penalty, run_python
 
 STANDARD_Y = (YR - YR.mean()) / YR.std()
-
-
-class Recorder(Callback):
-    """Keeps the weights and the rates of every iteration, and what was trained on."""
-
-    def initialize(self):
-        self.weights_, self.rates_, self.sizes_, self.targets_ = [], [], [], []
-
-    def on_train_begin(self, net, **kwargs):
-        self.weights_.append(copy.deepcopy(net.module_.state_dict()))
-
-    def on_epoch_begin(self, net, dataset_train=None, dataset_valid=None, **kwargs):
-        held_out = dataset_valid is not None
-        self.sizes_ = [len(dataset_train), len(dataset_valid) if held_out else 0]
-        self.targets_ = [dataset_train.y, dataset_valid.y if held_out else None]
-
-    def on_epoch_end(self, net, **kwargs):
-        self.weights_.append(copy.deepcopy(net.module_.state_dict()))
-        self.rates_.append(net.history[-1, "learning_rate"])
 
 
 def recorded(estimator, *arguments, **options):
     """Fit with a recorder; return the fitted estimator and the recorder."""
     estimator.set_params(callbacks=[Recorder()]).fit(*arguments, **options)
     return estimator, estimator.callbacks_[0]
-
-
-def penalty(estimator):
-    """Return the L2 penalty on the weight matrices of a fitted estimator."""
-    squares = [
-        float((weight.detach().double() ** 2).sum())
-        for name, weight in estimator.module_.named_parameters()
-        if "norm" not in name and not name.endswith("_bias") and name != "position"
-    ]
-    return 0.5 * estimator.alpha * sum(squares)
-
-
-def objective(estimator, X, y):
-    """Return the training objective at the fitted weights, from the predictions."""
-    if estimator.loss == "log_loss":
-        return log_loss(y, estimator.predict_proba(X)) + penalty(estimator)
-    error = (estimator.predict(X) - y) / y.std(axis=0)
-    return 0.5 * (error**2).reshape(len(y), -1).sum(axis=1).mean() + penalty(estimator)
 
 
 # --- step rules ------------------------------------------------------------------------------
@@ -557,7 +520,7 @@ def test_nothing_the_user_passes_is_changed(make, y):
 def test_importing_the_package_stays_light():
     heavy = ("matplotlib", "polars", "transformers", "tqdm.notebook", "pooch", "dask")
     code = f"import sys, sklearn_restf; print([m for m in {heavy!r} if m in sys.modules])"
-    assert run_python(code).strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 def test_classifier_objective_counts_class_weights():

@@ -10,17 +10,20 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from skorch.callbacks import Callback
 
-from tests.cases_common import (
+from tests.builders import (
     SERIES,
     SERIES_YR,
+    X2,
     X2D,
+    X3,
     X3D,
+    YC,
     YR,
     both,
     make_classifier,
     make_regressor,
-    outputs,
 )
+from tests.tools import outputs
 
 
 @both
@@ -195,3 +198,57 @@ def test_other_classes_are_refused_fewer_are_fine():
     estimator.fit(X2D[y < 2], y[y < 2])
     np.testing.assert_array_equal(estimator.classes_, [0, 1, 2])
     assert outputs(estimator, X2D).shape == (64, 3)
+
+
+@both
+@pytest.mark.parametrize("X", [X2D, X3D], ids=["table", "windows"])
+def test_two_warm_fits_are_one_longer_fit_case_d24(make, y, X):
+    """To the last digit of the loss curve, momentum and step size included."""
+    warm = make(warm_start=True, max_iter=30).fit(X, y)
+    assert warm.n_iter_ == 30
+    warm.fit(X, y)
+    once = make(max_iter=60).fit(X, y)
+    assert warm.n_iter_ == 30
+    assert len(warm.loss_curve_) == 60
+    np.testing.assert_allclose(warm.loss_curve_, once.loss_curve_, rtol=1e-6)
+    np.testing.assert_allclose(outputs(warm, X), outputs(once, X), rtol=1e-6, atol=1e-9)
+
+
+@both
+def test_warm_start_goes_on_with_more_iterations_case_d24(make, y):
+    """As pruners do, raising the budget step by step."""
+    estimator = make(warm_start=True, max_iter=1)
+    for step in range(1, 6):
+        estimator.fit(X2D, y)
+        assert estimator.n_iter_ == 1
+        assert len(estimator.loss_curve_) == step
+    once = make(max_iter=5).fit(X2D, y)
+    np.testing.assert_allclose(estimator.loss_curve_, once.loss_curve_, rtol=1e-6)
+
+
+@both
+def test_cold_refit_restarts_from_the_same_weights_case_d24(make, y):
+    estimator = make().fit(X2, y)
+    curve, expected = list(estimator.loss_curve_), outputs(estimator, X2)
+    estimator.fit(X2[::-1], y)
+    estimator.fit(X2, y)
+    assert estimator.loss_curve_ == curve
+    np.testing.assert_array_equal(outputs(estimator, X2), expected)
+
+
+def test_warm_start_refuses_data_of_another_kind_case_d24():
+    """And keeps the model it had."""
+    estimator = make_classifier(warm_start=True).fit(X3, YC)
+    before = estimator.predict_proba(X3)
+    with pytest.raises(ValueError, match=r"(?is)class"):
+        estimator.fit(X3, np.where(YR > 0, "pos", "new"))
+    with pytest.raises(ValueError, match=r"(?is)class"):
+        estimator.fit(X3, np.digitize(YR, [-1, 1]).astype(str))
+    with pytest.raises(ValueError, match=r"(?s)20.*24|24.*20"):
+        estimator.fit(X3[:, :20], YC)
+    with pytest.raises(ValueError, match=r"(?s)2.*3|3.*2"):
+        estimator.fit(X3[:, :, :2], YC)
+    np.testing.assert_array_equal(estimator.predict_proba(X3), before)
+    regressor = make_regressor(warm_start=True).fit(X2, YR)
+    with pytest.raises(ValueError, match=r"(?is)output|target"):
+        regressor.fit(X2, np.c_[YR, YR])

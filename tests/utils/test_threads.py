@@ -1,8 +1,6 @@
 """Thread counts: one for small work, and what was before afterwards."""
 
 import os
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -12,10 +10,9 @@ from skorch.callbacks import Callback
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_restf import ResidualTransformerRegressor
-from sklearn_restf._data.arrays import RawTokens
-from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._utils.threads import SMALL_WORK, thread_limit
-from tests.random_modules import make_config
+from tests.builders import X2, both, spoiled
+from tests.tools import run_python
 
 
 @pytest.fixture
@@ -118,19 +115,20 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_one_thread_whatever_the_work():
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", FORKED, timeout=100)
 
 
-def test_work_grows_with_samples_layers_and_widths():
-    x = RawTokens(np.zeros((10, 3, 4)))
-    base = work_per_pass(make_config(), x)
-    assert work_per_pass(make_config(), RawTokens(np.zeros((20, 3, 4)))) == 2 * base
-    assert work_per_pass(make_config(n_layers=3), x) == 3 * base
-    assert work_per_pass(make_config(d_ff=500), x) > 10 * base
-    ragged = RawTokens(np.zeros((30, 4)), np.full(10, 3))
-    assert work_per_pass(make_config(ragged=True), ragged) == base
-    table = make_config(embedding="grouped", token_width=2, n_features=5)
-    assert work_per_pass(table, RawTokens(np.zeros((10, 5)))) == base
+@both
+def test_thread_count_is_left_as_it_was_case_d13(make, y):
+    """After success and after failure."""
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            make().fit(X2, y).predict(X2)
+            assert torch.get_num_threads() == threads
+            with pytest.raises(ValueError, match="NaN"):
+                make().fit(spoiled(X2, np.nan), y)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,4 @@
-"""Data, small estimators and tools shared by the tests of users' cases."""
-
-from __future__ import annotations
+"""What tests look at: outputs, messages, warnings, memory, tensors, and other interpreters."""
 
 import contextlib
 import gc
@@ -17,61 +15,10 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import is_classifier
-from skorch.callbacks import Callback
+from sklearn.metrics import log_loss
 
-from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
+from tests.conftest import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[1]
-
-_rng = np.random.default_rng(0)
-#: (n, T, c) windows, their flat form, a regression target and string labels.
-X3 = _rng.normal(size=(64, 24, 3)).astype("float32")
-X2 = X3.reshape(64, -1)
-YR = (2 * X3[:, -1, 0] + X3[:, :, 1].mean(1)).astype("float64")
-YC = np.where(YR > 0, "pos", "neg")
-#: The same windows in double precision, for comparisons tighter than float32 allows.
-X3D = X3.astype("float64")
-X2D = X2.astype("float64")
-#: Twelve series of 5 to 16 steps.
-SERIES = [_rng.normal(size=(t, 3)) for t in range(5, 17)]
-SERIES_YR = np.array([2 * s[-1, 0] + s[:, 1].mean() for s in SERIES])
-SERIES_YC = np.where(np.arange(12) % 2 == 0, "neg", "pos")
-
-SMALL = {
-    "max_iter": 20,
-    "d_ff": 8,
-    "tol": None,
-    "diagnostics_samples": 8,
-    "device": "cpu",
-    "random_state": 0,
-}
-
-
-def make_regressor(**parameters):
-    """Return a regressor small enough for a test; ``parameters`` override."""
-    return ResidualTransformerRegressor(**{**SMALL, **parameters})
-
-
-def make_classifier(**parameters):
-    """Return a classifier small enough for a test; ``parameters`` override."""
-    return ResidualTransformerClassifier(**{**SMALL, **parameters})
-
-
-both = pytest.mark.parametrize(
-    ("make", "y"),
-    [(make_regressor, YR), (make_classifier, YC)],
-    ids=["regressor", "classifier"],
-)
-both_makers = pytest.mark.parametrize(
-    "make", [make_regressor, make_classifier], ids=["regressor", "classifier"]
-)
-both_on_series = pytest.mark.parametrize(
-    ("make", "y"),
-    [(make_regressor, SERIES_YR), (make_classifier, SERIES_YC)],
-    ids=["regressor", "classifier"],
-)
-
-gpu = pytest.mark.gpu
 linux_only = pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="reads the resident memory from /proc"
 )
@@ -100,12 +47,22 @@ def fitted_names(estimator):
     )
 
 
-def pad(series, length, value):
-    """Return the series as one (n, length, c) array, filled up on the right with ``value``."""
-    padded = np.full((len(series), length, series[0].shape[1]), value, dtype="float64")
-    for row, steps in zip(padded, series, strict=True):
-        row[: len(steps)] = steps
-    return padded
+def penalty(estimator):
+    """Return the L2 penalty on the weight matrices of a fitted estimator."""
+    squares = [
+        float((weight.detach().double() ** 2).sum())
+        for name, weight in estimator.module_.named_parameters()
+        if "norm" not in name and not name.endswith("_bias") and name != "position"
+    ]
+    return 0.5 * estimator.alpha * sum(squares)
+
+
+def objective(estimator, X, y):
+    """Return the training objective at the fitted weights, from the predictions."""
+    if estimator.loss == "log_loss":
+        return log_loss(y, estimator.predict_proba(X)) + penalty(estimator)
+    error = (estimator.predict(X) - y) / y.std(axis=0)
+    return 0.5 * (error**2).reshape(len(y), -1).sum(axis=1).mean() + penalty(estimator)
 
 
 @contextlib.contextmanager
@@ -182,37 +139,21 @@ def pickled_modules(blob):
     return packages | {s.split(".")[0] for s in strings if s.split(".")[0] == "torch"}
 
 
-def run_python(code, *arguments, options=(), environment=None, timeout=120):
-    """Run code in a fresh interpreter from the repository root; return its standard output."""
+def run_python(*arguments, quiet=False, timeout=None, **variables):
+    """Run an interpreter from the repository root, with one thread; return what it printed.
+
+    ``variables`` are those of its environment; ``quiet``: nothing may go to standard error.
+    """
+    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     completed = subprocess.run(
-        [sys.executable, *options, "-c", code, *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
+        [sys.executable, *map(str, arguments)],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
+    assert not quiet or completed.stderr == ""
     return completed.stdout
-
-
-class CountingCallback(Callback):
-    """A callback that counts what it saw, as skorch's own do: in attributes ending in "_"."""
-
-    def initialize(self):
-        self.epochs_ = []
-
-    def on_epoch_end(self, net, **kwargs):
-        self.epochs_.append(len(net.history))
-
-
-class LockCallback(Callback):
-    """A callback with a parameter that can neither be pickled nor deep-copied."""
-
-    def __init__(self, lock):
-        self.lock = lock
-
-    def on_epoch_end(self, net, **kwargs):
-        with self.lock:
-            pass
