@@ -1,19 +1,26 @@
 """Small data, estimators, modules and models of the theory, shared by the tests."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from sklearn.datasets import load_iris
 from skorch.callbacks import Callback
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._data.arrays import RawTokens
+from sklearn_restf._data.batches import Batches
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._model.initialization import build_module, initial_state
+from sklearn_restf._model.losses import squared_error
 from sklearn_restf._model.module import ACTIVATIONS as ACTIVATIONS
 from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._training.batched_descent import TRIALS
+from sklearn_restf._training.objective import Objective
+from sklearn_restf.exceptions import DivergenceError
 from tests.reference.theory import NAMES, Model
 
 # --- data and estimators ---------------------------------------------------------------------
@@ -303,3 +310,110 @@ def assert_at_most(lower, upper, scale=0.0):
 
 def flat(weights):
     return np.concatenate([weights[name].ravel() for name in NAMES])
+
+
+# --- training problems ----------------------------------------------------------------------
+
+
+CPU = torch.device("cpu")
+
+
+def make_objective(
+    config,
+    state,
+    tokens,
+    layout,
+    y,
+    weight=None,
+    *,
+    loss=squared_error,
+    alpha=0.0,
+    chunk_size=None,
+    dtype=torch.float64,
+):
+    weight = np.ones(tokens.n_samples) if weight is None else weight
+    batches = Batches(
+        tokens, layout, y, weight, config=config, chunk_size=chunk_size, dtype=dtype, device=CPU
+    )
+    return Objective(build_module(config, state, dtype=dtype), batches, loss, alpha)
+
+
+def random_problem(seed=0, n_samples=7, lengths=None, **options):
+    """Config, state, tokens, layout, targets and weights of one random regression."""
+    rng = np.random.default_rng(seed)
+    config = make_config(lengths is not None, **options)
+    tokens, layout = raw_tokens_and_layout(config, rng, n_samples, lengths)
+    shape = (tokens.n_samples,)
+    if config.pooling == "none":
+        shape = tokens.values.shape[:-1]
+    y = rng.standard_normal((*shape, config.n_outputs))
+    weight = rng.uniform(0.1, 2.0, tokens.n_samples)
+    return config, random_state_of(config, rng), tokens, layout, y, weight
+
+
+# --- whole fits, to be compared with each other ---------------------------------------------
+
+_RNG = np.random.default_rng(0)
+DESCENT_X = _RNG.standard_normal((40, 5, 4))
+DESCENT_Y = DESCENT_X[:, -1, 0] + 0.5 * DESCENT_X[:, 1, 1] * DESCENT_X[:, 2, 2]
+DESCENT_SERIES = [_RNG.standard_normal((t, 3)) for t in _RNG.integers(1, 9, size=150)]
+DESCENT_SERIES_Y = np.array([s[-1, 0] + s[:, 1].mean() for s in DESCENT_SERIES])
+DESCENT_IRIS = load_iris(return_X_y=True)
+
+MODELS = {
+    "closed form": {},
+    "mean": {"pooling": "mean"},
+    "last": {"pooling": "last"},
+    "tanh, learned positions": {"activation": "tanh", "positional_encoding": "learned"},
+    "gelu, sinusoidal": {"activation": "gelu", "positional_encoding": "sinusoidal", "d_model": 6},
+    "autograd": {"n_layers": 2, "n_heads": 2, "layer_norm": True, "causal": True},
+    "autograd, sinusoidal": {"n_layers": 2, "pooling": "mean", "positional_encoding": "sinusoidal"},
+    "no penalty": {"alpha": 0.0},
+    "single precision": {"dtype": "float32"},
+}
+RULES = {
+    "adaptive": {},
+    "adaptive, no momentum": {"momentum": 0.0},
+    "many rejections": {"learning_rate": "adaptive", "max_iter": 150},
+    "stops by tol": {"max_iter": 400, "tol": 1e-2},
+    "stops by tol at once": {"tol": 0.9, "n_iter_no_change": 1},
+    "validation": {"early_stopping": "last", "max_iter": 100, "tol": 1e-2},
+    "validation to the end": {"early_stopping": True},
+    "validation, constant rate": {"early_stopping": "last", "learning_rate": 0.03},
+    "validation, many rejections": {"early_stopping": "last", "max_iter": 150},
+    "ends with a batch": {"max_iter": TRIALS},
+    "one iteration": {"max_iter": 1},
+    "theory": {"learning_rate": "theory", "momentum": 0.0},
+    "constant": {"learning_rate": 0.03, "momentum": 0.5},
+    "constant, rising and falling": {"learning_rate": 0.3, "momentum": 0.9, "max_iter": 20},
+}
+
+
+def fitted(estimator, X, y, **data):
+    """Fit; a run that diverges gives what it leaves behind."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return estimator.fit(X, y, **data)
+        except DivergenceError as error:
+            return error.estimator
+
+
+def assert_same_fit(a, b, rtol=0.0):
+    """Compare everything that training leaves behind."""
+    close = {"rtol": rtol, "atol": rtol}
+    assert (a.stop_reason_, a.n_iter_) == (b.stop_reason_, b.n_iter_)
+    assert a.best_iteration_ == b.best_iteration_
+    np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, **close)
+    np.testing.assert_allclose(a.loss_, b.loss_, **close)
+    np.testing.assert_allclose(a.validation_curve_, b.validation_curve_, **close)
+    np.testing.assert_allclose(a.learning_rate_, b.learning_rate_, **close)
+    for name in ("gradient_norm", "learning_rate"):
+        one, other = (getattr(e.convergence_diagnostics_, name, 0.0) for e in (a, b))
+        np.testing.assert_allclose(one, other, **close)
+    for name, value in a._fitted.state.items():
+        np.testing.assert_allclose(value, b._fitted.state[name], err_msg=name, **close)
+    if a._fitted.velocity is None or b._fitted.velocity is None:
+        assert a._fitted.velocity is b._fitted.velocity
+    else:
+        np.testing.assert_allclose(a._fitted.velocity, b._fitted.velocity, **close)

@@ -1,50 +1,17 @@
 """Trials run ahead on the device take the very steps of the loop that reads every one."""
 
-import warnings
-
 import numpy as np
 import pytest
-from sklearn.datasets import load_iris
 
 import sklearn_restf._training.batched_descent as batched_descent
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._training.batched_descent import BatchedDescent
-from sklearn_restf.exceptions import DivergenceError
-
-RNG = np.random.default_rng(0)
-X = RNG.standard_normal((40, 5, 4))
-Y = X[:, -1, 0] + 0.5 * X[:, 1, 1] * X[:, 2, 2]
-SERIES = [RNG.standard_normal((t, 3)) for t in RNG.integers(1, 9, size=150)]
-SERIES_Y = np.array([s[-1, 0] + s[:, 1].mean() for s in SERIES])
-IRIS = load_iris(return_X_y=True)
-
-MODELS = {
-    "closed form": {},
-    "mean": {"pooling": "mean"},
-    "last": {"pooling": "last"},
-    "tanh, learned positions": {"activation": "tanh", "positional_encoding": "learned"},
-    "gelu, sinusoidal": {"activation": "gelu", "positional_encoding": "sinusoidal", "d_model": 6},
-    "autograd": {"n_layers": 2, "n_heads": 2, "layer_norm": True, "causal": True},
-    "autograd, sinusoidal": {"n_layers": 2, "pooling": "mean", "positional_encoding": "sinusoidal"},
-    "no penalty": {"alpha": 0.0},
-    "single precision": {"dtype": "float32"},
-}
-RULES = {
-    "adaptive": {},
-    "adaptive, no momentum": {"momentum": 0.0},
-    "many rejections": {"learning_rate": "adaptive", "max_iter": 150},
-    "stops by tol": {"max_iter": 400, "tol": 1e-2},
-    "stops by tol at once": {"tol": 0.9, "n_iter_no_change": 1},
-    "validation": {"early_stopping": "last", "max_iter": 100, "tol": 1e-2},
-    "validation to the end": {"early_stopping": True},
-    "validation, constant rate": {"early_stopping": "last", "learning_rate": 0.03},
-    "validation, many rejections": {"early_stopping": "last", "max_iter": 150},
-    "ends with a batch": {"max_iter": batched_descent.TRIALS},
-    "one iteration": {"max_iter": 1},
-    "theory": {"learning_rate": "theory", "momentum": 0.0},
-    "constant": {"learning_rate": 0.03, "momentum": 0.5},
-    "constant, rising and falling": {"learning_rate": 0.3, "momentum": 0.9, "max_iter": 20},
-}
+from tests.builders import DESCENT_IRIS as IRIS
+from tests.builders import DESCENT_SERIES as SERIES
+from tests.builders import DESCENT_SERIES_Y as SERIES_Y
+from tests.builders import DESCENT_X as X
+from tests.builders import DESCENT_Y as Y
+from tests.builders import MODELS, RULES, assert_same_fit, fitted
 
 
 @pytest.fixture
@@ -65,36 +32,6 @@ def ahead(monkeypatch):
 
     monkeypatch.setattr(BatchedDescent, "start", counted)
     return switch
-
-
-def fitted(estimator, X, y, **data):
-    """Fit; a run that diverges gives what it leaves behind."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return estimator.fit(X, y, **data)
-        except DivergenceError as error:
-            return error.estimator
-
-
-def assert_same_fit(a, b, rtol=0.0):
-    """Compare everything that training leaves behind."""
-    close = {"rtol": rtol, "atol": rtol}
-    assert (a.stop_reason_, a.n_iter_) == (b.stop_reason_, b.n_iter_)
-    assert a.best_iteration_ == b.best_iteration_
-    np.testing.assert_allclose(a.loss_curve_, b.loss_curve_, **close)
-    np.testing.assert_allclose(a.loss_, b.loss_, **close)
-    np.testing.assert_allclose(a.validation_curve_, b.validation_curve_, **close)
-    np.testing.assert_allclose(a.learning_rate_, b.learning_rate_, **close)
-    for name in ("gradient_norm", "learning_rate"):
-        one, other = (getattr(e.convergence_diagnostics_, name, 0.0) for e in (a, b))
-        np.testing.assert_allclose(one, other, **close)
-    for name, value in a._fitted.state.items():
-        np.testing.assert_allclose(value, b._fitted.state[name], err_msg=name, **close)
-    if a._fitted.velocity is None or b._fitted.velocity is None:
-        assert a._fitted.velocity is b._fitted.velocity
-    else:
-        np.testing.assert_allclose(a._fitted.velocity, b._fitted.velocity, **close)
 
 
 def both_ways(ahead, estimator_class, X, y, **options):

@@ -15,19 +15,28 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
 )
-from tests.training.test_batched_descent import (
-    IRIS,
-    MODELS,
-    RULES,
-    SERIES,
-    SERIES_Y,
-    X,
-    Y,
-    assert_same_fit,
-    fitted,
-)
+from tests.builders import DESCENT_IRIS as IRIS
+from tests.builders import DESCENT_SERIES as SERIES
+from tests.builders import DESCENT_SERIES_Y as SERIES_Y
+from tests.builders import DESCENT_X as X
+from tests.builders import DESCENT_Y as Y
+from tests.builders import MODELS, RULES, assert_same_fit, fitted
+from tests.simulated_cuda import simulated_cuda
 
-pytestmark = pytest.mark.gpu
+
+@pytest.fixture(autouse=True, params=[pytest.param("hardware", marks=pytest.mark.gpu), "simulated"])
+def device(request, monkeypatch):
+    """The tests run on real hardware, and without it on a device that the CPU plays."""
+    if request.param == "hardware":
+        yield
+        return
+    if torch.cuda.is_available():
+        pytest.skip("there is a real device")
+    if request.node.get_closest_marker("hardware"):
+        pytest.skip("needs the memory, or the streams, of real hardware")
+    with simulated_cuda(monkeypatch):
+        yield
+
 
 COMMON = {"max_iter": 40, "tol": None, "random_state": 0, "diagnostics": False}
 
@@ -195,6 +204,7 @@ def test_a_model_fitted_on_a_device_that_is_gone_predicts_on_the_cpu(monkeypatch
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.hardware
 def test_prediction_halves_its_chunks_when_memory_is_short():
     model = on("cuda", ResidualTransformerRegressor, X, Y, max_iter=2)
     many = np.tile(X, (3000, 1, 1))
@@ -215,6 +225,7 @@ def test_prediction_halves_its_chunks_when_memory_is_short():
     np.testing.assert_allclose(found[:50], expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.hardware
 def test_graphs_leave_no_memory_behind():
     on("cuda", ResidualTransformerRegressor, X, Y)
     torch.cuda.synchronize()
@@ -224,6 +235,7 @@ def test_graphs_leave_no_memory_behind():
     assert abs(torch.cuda.memory_allocated() - before) < 1e6
 
 
+@pytest.mark.hardware
 def test_several_threads_train_at_once():
     from joblib import Parallel, delayed
 

@@ -13,8 +13,7 @@ from sklearn_restf._model.initialization import build_module, is_weight, state_o
 from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
 from sklearn_restf._training.gradient_descent import GradientDescent
 from sklearn_restf._training.step_rule import SHRINK, SMALLEST_RATE, StepRule
-from tests.builders import make_config, random_state_of
-from tests.training.test_objective import make_objective, random_problem
+from tests.builders import make_config, make_objective, random_problem, random_state_of
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -9,47 +9,10 @@ from numpy.testing import assert_allclose
 
 from sklearn_restf._data import batches as batches_module
 from sklearn_restf._data.arrays import RawTokens
-from sklearn_restf._data.batches import Batches
-from sklearn_restf._model.initialization import build_module, is_weight, state_of
+from sklearn_restf._model.initialization import is_weight, state_of
 from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss, squared_error
-from sklearn_restf._training.objective import Objective
-from tests.builders import make_config, oracle_options, random_state_of, raw_tokens_and_layout
+from tests.builders import make_objective, oracle_options, random_problem
 from tests.reference import equations as reference
-
-CPU = torch.device("cpu")
-
-
-def make_objective(
-    config,
-    state,
-    tokens,
-    layout,
-    y,
-    weight=None,
-    *,
-    loss=squared_error,
-    alpha=0.0,
-    chunk_size=None,
-    dtype=torch.float64,
-):
-    weight = np.ones(tokens.n_samples) if weight is None else weight
-    batches = Batches(
-        tokens, layout, y, weight, config=config, chunk_size=chunk_size, dtype=dtype, device=CPU
-    )
-    return Objective(build_module(config, state, dtype=dtype), batches, loss, alpha)
-
-
-def random_problem(seed=0, n_samples=7, lengths=None, **options):
-    """Config, state, tokens, layout, targets and weights of one random regression."""
-    rng = np.random.default_rng(seed)
-    config = make_config(lengths is not None, **options)
-    tokens, layout = raw_tokens_and_layout(config, rng, n_samples, lengths)
-    shape = (tokens.n_samples,)
-    if config.pooling == "none":
-        shape = tokens.values.shape[:-1]
-    y = rng.standard_normal((*shape, config.n_outputs))
-    weight = rng.uniform(0.1, 2.0, tokens.n_samples)
-    return config, random_state_of(config, rng), tokens, layout, y, weight
 
 
 def evaluated(objective):

@@ -1,16 +1,9 @@
-"""The tests of a CUDA device on the one that the CPU plays, and that it plays well."""
+"""The CUDA device that the CPU plays is as strict as a real one."""
 
 import pytest
 import torch
 
 from tests.simulated_cuda import simulated_cuda
-from tests.training import test_cuda
-
-OF_THE_HARDWARE = {
-    "test_prediction_halves_its_chunks_when_memory_is_short",
-    "test_graphs_leave_no_memory_behind",
-    "test_several_threads_train_at_once",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -19,14 +12,6 @@ def device(monkeypatch):
         pytest.skip("there is a real device")
     with simulated_cuda(monkeypatch):
         yield
-
-
-captures = test_cuda.captures
-globals().update(
-    (name, test)
-    for name, test in vars(test_cuda).items()
-    if name.startswith("test_") and name not in OF_THE_HARDWARE
-)
 
 
 def captured(function):
