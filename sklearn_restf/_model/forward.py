@@ -63,7 +63,7 @@ def forward(
     beta = config.residual_beta if beta is None else beta
     gamma = config.ffn_residual_beta if gamma is None else gamma
     *S, N, T, _ = x.shape
-    F = embed(config, weights, x).flatten(-3, -2)
+    F = embed(config, weights, x).flatten(-3, -2).contiguous()
     flat_mask = None if mask is None else mask.reshape(-1, T)
     allowed = allowed_attention(T, flat_mask, config.causal, x.device)
     layers = [Layer(config, weights, i, (*S, N, T)) for i in range(config.n_layers)]
