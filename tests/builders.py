@@ -130,6 +130,12 @@ class Recorder(Callback):
         self.rates_.append(net.history[-1, "learning_rate"])
 
 
+def recorded(estimator, *arguments, **options):
+    """Fit with a recorder; return the fitted estimator and the recorder."""
+    estimator.set_params(callbacks=[Recorder()]).fit(*arguments, **options)
+    return estimator, estimator.callbacks_[0]
+
+
 class LockCallback(Callback):
     """A callback with a parameter that can neither be pickled nor deep-copied."""
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import random
+import sys
 from pathlib import Path
 
 # Workers that each start one thread per core slow each other down. To be set before torch loads.
@@ -67,6 +68,12 @@ def set_torch_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Hide a package during the test, as if it were not installed."""
+    return lambda name: monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture(autouse=True)

@@ -303,3 +303,13 @@ def test_picture_shows_every_module(architecture):
     picture = architecture.draw()
     for module in architecture.read_imports():
         assert module.removesuffix(".__init__").split(".")[-1].lstrip("_") in picture
+
+
+def test_tests_named_on_the_pages_exist():
+    named = {
+        path
+        for page in DOCS.rglob("*.md")
+        for path in re.findall(r"`(tests/[\w/.]+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 5
+    assert not [path for path in named if not (REPOSITORY / path).exists()]

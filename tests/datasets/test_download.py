@@ -390,9 +390,9 @@ def test_process_killed_half_way(server, tmp_path):
 # --- parameters -----------------------------------------------------------------------
 
 
-def test_pooch_is_needed_only_to_download(server, tmp_path, monkeypatch):
+def test_pooch_is_needed_only_to_download(server, tmp_path, without):
     fetch_jena(server, tmp_path)
-    monkeypatch.setitem(sys.modules, "pooch", None)
+    without("pooch")
     fetch_jena(server, tmp_path)
     with pytest.raises(ImportError, match=r"pip install 'sklearn-restf\[datasets\]'"):
         fetch_jena(server, tmp_path / "empty")

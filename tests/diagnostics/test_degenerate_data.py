@@ -1,5 +1,6 @@
 """Diagnostics of degenerate data are numbers, or say why not."""
 
+import itertools
 import math
 import warnings
 
@@ -85,11 +86,9 @@ def test_failing_svd_gives_nan_with_a_reason_and_the_fit_survives_case_d27(monke
     def fail_torch(*args, **kwargs):
         raise torch.linalg.LinAlgError("linalg.svd: The algorithm failed to converge")
 
-    for module in (np.linalg, scipy.linalg):
-        monkeypatch.setattr(module, "svd", fail_numpy)
-        monkeypatch.setattr(module, "svdvals", fail_numpy)
-    monkeypatch.setattr(torch.linalg, "svd", fail_torch)
-    monkeypatch.setattr(torch.linalg, "svdvals", fail_torch)
+    fail = {np.linalg: fail_numpy, scipy.linalg: fail_numpy, torch.linalg: fail_torch}
+    for module, name in itertools.product(fail, ("svd", "svdvals")):
+        monkeypatch.setattr(module, name, fail[module])
     estimator = make_regressor().fit(X3D, YR)
     np.testing.assert_array_equal(estimator.predict(X3D), expected)
     report = estimator.convergence_diagnostics_

@@ -10,8 +10,17 @@ from sklearn.base import is_regressor as sklearn_is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 
-from tests.builders import X2, both, both_makers, make_classifier, make_regressor
-from tests.tools import fitted_names
+from tests.builders import (
+    X2,
+    X2D,
+    X3D,
+    Recorder,
+    both,
+    both_makers,
+    make_classifier,
+    make_regressor,
+)
+from tests.tools import fitted_names, outputs
 
 
 @both
@@ -87,3 +96,25 @@ def test_tags_declare_2d_and_3d_input_case_d4(make):
     tags = get_tags(make()).input_tags
     assert tags.two_d_array
     assert tags.three_d_array
+
+
+@both
+def test_nothing_the_user_passes_is_changed(make, y):
+    callback = Recorder()
+    weight = np.arange(64) % 4 * 1.0
+    given = [X2D, y, weight, X3D[:20].reshape(20, -1), y[:20], weight[:20] + 1]
+    passed = copy.deepcopy(given)
+    parameters = {"callbacks": [callback], "random_state": 0}
+    if make is make_classifier:
+        parameters["class_weight"] = {"neg": 2.0, "pos": 1.0}
+    expected = copy.deepcopy(parameters.get("class_weight"))
+    X, y_, w, X_val, y_val, w_val = passed
+    estimator = make(**parameters)
+    estimator.fit(X, y_, w, X_val=X_val, y_val=y_val, sample_weight_val=w_val)
+    outputs(estimator, X)
+    for one, other in zip(given, passed, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert parameters.get("class_weight") == expected
+    assert estimator.callbacks is parameters["callbacks"]
+    assert estimator.callbacks == [callback]
+    assert vars(callback) == {}

@@ -3,6 +3,9 @@
 import logging
 import os
 import pickle
+import signal
+import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -136,3 +139,27 @@ def test_progress_is_printed_when_asked_for_case_h11(capfd):
     make_regressor(verbose=1).fit(X2, YR)
     printed = capfd.readouterr()
     assert printed.out + printed.err != ""
+
+
+@both
+def test_fit_and_predict_leave_the_process_as_it_was(make, y, random_state_unchanged):
+    def state():
+        return (
+            list(warnings.filters),
+            dict(os.environ),
+            list(logging.getLogger().handlers),
+            signal.getsignal(signal.SIGINT),
+            torch.get_num_threads(),
+            torch.get_num_interop_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.mkldnn.enabled,
+            torch.is_inference_mode_enabled(),
+            np.get_printoptions(),
+            sys.getrecursionlimit(),
+        )
+
+    before = state()
+    estimator = make(early_stopping=True, verbose=0, diagnostics="full").fit(X2D, y)
+    outputs(estimator, X2D)
+    repr(estimator.convergence_diagnostics_)
+    assert state() == before

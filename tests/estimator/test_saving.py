@@ -103,7 +103,6 @@ def test_estimator_fitted_on_cuda_loads_where_there_is_none_case_d8(tmp_path, wr
 
 @both
 def test_pickle_does_not_go_through_torch_load_case_d9(make, y, monkeypatch):
-
     def refuse(*args, **kwargs):
         raise AssertionError("torch serialisation used")
 

@@ -103,11 +103,8 @@ def test_conventions(display):
 
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=lambda display: type(display).__name__)
-def test_missing_matplotlib_is_named(display, monkeypatch):
-    def refuse(name, *arguments):
-        raise ImportError(name)
-
-    monkeypatch.setattr("sklearn_restf.inspection._drawing.import_module", refuse)
+def test_missing_matplotlib_is_named(display, without):
+    without("matplotlib.pyplot")
     with pytest.raises(ImportError, match=r"plot needs matplotlib.*'sklearn-restf\[plot\]'"):
         display.plot()
 

@@ -4,7 +4,6 @@ import copy
 import importlib.util
 import pickle
 import sqlite3
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -254,8 +253,8 @@ def test_missing_and_unsafe_models_are_refused(folder, tmp_path):
         TextTokenEmbedder(unsafe).fit(SENTENCES)
 
 
-def test_without_the_extra(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
+def test_without_the_extra(folder, without):
+    without("transformers")
     with pytest.raises(ImportError, match=r"sklearn-restf\[text\]"):
         TextTokenEmbedder(folder).fit(SENTENCES)
 

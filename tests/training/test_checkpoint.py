@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from sklearn_restf._diagnostics import diagnose
 from sklearn_restf._training import checkpoint as checkpoint_module
 from sklearn_restf._training import training_state as state_module
 from sklearn_restf._training.stopping import Best
-from sklearn_restf._utils.files import remove_leftovers, write_whole
 from sklearn_restf.callbacks import TrainingCheckpoint
 from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 from tests.tools import run_python
@@ -391,36 +389,6 @@ def test_a_full_disk_costs_no_training(file, monkeypatch):
         model = regressor(TrainingCheckpoint(file, every=1)).fit(X, Y)
     assert len(caught) == 1
     assert_same_fit(model, regressor().fit(X, Y))
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    write_whole(file, b"old")
-
-    def fail(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(file, b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert file.read_bytes() == b"old"
-
-
-def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
-    file = tmp_path / "fit.checkpoint"
-    old, new, other = (
-        tmp_path / name for name in (".fit.checkpoint.a.part", ".fit.checkpoint.b.part", "x.part")
-    )
-    for path in (old, new, other):
-        path.write_bytes(b"")
-    long_ago = time.time() - 7200
-    os.utime(old, (long_ago, long_ago))
-    os.utime(other, (long_ago, long_ago))
-    remove_leftovers(file)
-    assert not old.exists()
-    assert new.exists()
-    assert other.exists()
 
 
 def test_a_classifier_goes_on(file):

@@ -1,15 +1,16 @@
 """Training that diverges stops with the remedy and the last good model."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_restf.exceptions import DivergenceError
-from tests.builders import X2, X3, X3D, YC, YR, make_classifier, make_regressor
-from tests.tools import outputs, recorded_warnings
+from tests.builders import X2, X2D, X3, X3D, YC, YR, both, make_classifier, make_regressor
+from tests.tools import objective, outputs, recorded_warnings
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -60,3 +61,21 @@ def test_diagnostics_of_a_rescued_model_are_numbers_case_d27():
     assert report.sigma_min >= 0
     assert type(report.rate) is float
     assert isinstance(repr(report), str)
+
+
+@both
+def test_divergence_leaves_the_best_model_in_the_exception(make, y):
+    estimator = make(learning_rate=30.0, momentum=0.0, max_iter=100, alpha=1.0)
+    with pytest.raises(DivergenceError, match=r"iteration \d+.*30\.0.*adaptive") as diverged:
+        estimator.fit(X2D, y)
+    with pytest.raises(NotFittedError):
+        estimator.predict(X2D)
+    rescued = diverged.value.estimator
+    assert type(rescued) is type(estimator)
+    assert rescued.get_params() == estimator.get_params()
+    assert np.isfinite(outputs(rescued, X2D)).all()
+    assert rescued.stop_reason_ == "diverged"
+    assert rescued.loss_ == rescued.best_loss_ == pytest.approx(objective(rescued, X2D, y))
+    loaded = pickle.loads(pickle.dumps(diverged.value))
+    assert str(loaded) == str(diverged.value)
+    np.testing.assert_array_equal(outputs(loaded.estimator, X2D), outputs(rescued, X2D))

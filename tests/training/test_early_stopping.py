@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import sklearn
+import torch
+from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 from sklearn_restf import ResidualTransformerRegressor
@@ -19,6 +21,7 @@ from tests.builders import (
     both_makers,
     make_classifier,
     make_regressor,
+    recorded,
 )
 from tests.tools import outputs
 
@@ -136,3 +139,79 @@ def test_unusable_validation_samples_are_named(estimator):
             estimator.fit(ROWS, ROW_LABELS, X_val=windows, y_val=ROW_LABELS)
     with pytest.raises(ValueError, match="X_val has 6, y_val has 4"):
         estimator.fit(ROWS, ROW_LABELS, X_val=ROWS, y_val=ROW_LABELS[:4])
+
+
+@both
+@pytest.mark.parametrize("early_stopping", [True, "last", "given"])
+def test_early_stopping_keeps_the_weights_of_the_lowest_validation_loss(make, y, early_stopping):
+    train, held_out = slice(0, 44), slice(44, 64)
+    options = {"max_iter": 400, "tol": 1e-4, "alpha": 1e-3, "validation_fraction": 0.3}
+    if early_stopping == "given":
+        estimator, recorder = recorded(
+            make(**options), X2D[train], y[train], X_val=X2D[held_out], y_val=y[held_out]
+        )
+    else:
+        estimator, recorder = recorded(make(early_stopping=early_stopping, **options), X2D, y)
+    curve = estimator.validation_curve_
+    assert {type(loss) for loss in curve} == {float}
+    assert len(curve) == estimator.n_iter_ < 400
+    assert estimator.stop_reason_ == "early_stopping"
+    assert recorder.sizes_ == [44, 20]
+    best = estimator.best_iteration_
+    assert curve[best - 1] == min(curve)
+    for name, weight in estimator.module_.state_dict().items():
+        assert torch.equal(weight, recorder.weights_[best][name])
+    assert estimator.loss_ == estimator.loss_curve_[best - 1]
+    if early_stopping == "given" and make is make_regressor:  # the penalty is no validation loss
+        error = (estimator.predict(X2D[held_out]) - y[held_out]) / y[train].std()
+        assert min(curve) == pytest.approx(0.5 * np.mean(error**2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "fraction", "sizes"), [(64, 0.1, [57, 7]), (40, 0.25, [30, 10])])
+@pytest.mark.parametrize("early_stopping", [True, "last"])
+def test_size_of_the_validation_set(n, fraction, sizes, early_stopping):
+    _, recorder = recorded(
+        make_regressor(early_stopping=early_stopping, validation_fraction=fraction, max_iter=2),
+        X2D[:n],
+        YR[:n],
+    )
+    assert recorder.sizes_ == sizes
+    if early_stopping == "last":
+        expected = (YR[n - sizes[1] : n] - YR[: sizes[0]].mean()) / YR[: sizes[0]].std()
+        np.testing.assert_allclose(recorder.targets_[1][:, 0], expected, rtol=1e-9)
+
+
+def test_random_validation_set_is_stratified_and_differs_by_seed():
+    y = np.where(np.arange(64) % 4 == 0, "rare", "common")
+    estimator = make_classifier(early_stopping=True, validation_fraction=0.25, max_iter=2)
+    _, recorder = recorded(estimator, X2D, y)
+    assert int((recorder.targets_[1] > 0).sum()) == 4
+    regressor = make_regressor(early_stopping=True, validation_fraction=0.25, max_iter=2)
+    targets = [
+        recorded(clone(regressor).set_params(random_state=seed), X2D, YR)[1].targets_[1]
+        for seed in (0, 0, 1)
+    ]
+    assert torch.equal(targets[0], targets[1])
+    assert not torch.equal(targets[0], targets[2])
+
+
+@both
+def test_weights_of_the_validation_samples_count(make, y):
+    train, held_out = slice(0, 44), slice(44, 64)
+    weight = np.arange(20) % 3
+
+    def curve(rows, w=None):
+        X_val, y_val = X2D[held_out][rows], y[held_out][rows]
+        estimator = make(max_iter=10)
+        estimator.fit(X2D[train], y[train], X_val=X_val, y_val=y_val, sample_weight_val=w)
+        return estimator.validation_curve_
+
+    weighted = curve(np.arange(20), weight)
+    np.testing.assert_allclose(weighted, curve(np.repeat(np.arange(20), weight)), rtol=1e-9)
+    np.testing.assert_allclose(weighted, curve(np.arange(20), 1e5 * weight), rtol=1e-9)
+    assert not np.allclose(weighted, curve(np.arange(20)))
+
+
+def test_weights_of_a_validation_set_that_is_not_there_are_refused():
+    with pytest.raises(ValueError, match="sample_weight_val"):
+        make_regressor().fit(X2D, YR, sample_weight_val=np.ones(64))
