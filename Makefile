@@ -20,7 +20,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
-.PHONY: help install demo test test-all fuzz lint bench docs clean test-sklearn-matrix test-lowest \
+.PHONY: help install demo test test-all fuzz coverage lint bench docs clean test-sklearn-matrix test-lowest \
 	test-ecosystem
 .DEFAULT_GOAL := help
 
@@ -29,6 +29,7 @@ help:
 	@echo "make test                 the tests, in minutes"
 	@echo "make test-all             the slow tests and the randomised search as well"
 	@echo "make fuzz                 the randomised search for failures, 20,000 cases (FUZZ_CASES, FUZZ_SEED)"
+	@echo "make coverage             which lines and branches the tests run; the figure goes to docs/promises.md"
 	@echo "make test-ecosystem       together with skrub, optuna, mlflow, ... in an environment of their own"
 	@echo "make test-sklearn-matrix  the scikit-learn contract, and saved models, on scikit-learn $(SKLEARN_VERSIONS)"
 	@echo "make test-lowest          the tests with the oldest supported dependencies (downloads gigabytes)"
@@ -66,6 +67,10 @@ test-all: $(INSTALLED)
 
 fuzz: $(INSTALLED)
 	$(PYTEST) -m fuzz tests/fuzz
+
+coverage: $(INSTALLED)
+	$(BIN)/python tools/measure_promises.py coverage
+	$(BIN)/coverage report --show-missing --skip-covered
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -117,6 +122,6 @@ test-ecosystem: $(ECOSYSTEM)/.installed
 	$(ONE_THREAD) $(ECOSYSTEM)/bin/python -m pytest tests/ecosystem
 
 clean:
-	rm -rf build dist demo .sklearn .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage \
+	rm -rf build dist demo .sklearn .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* \
 		docs/_build docs/auto_examples docs/generated
 	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
