@@ -16,7 +16,7 @@ from tests.conftest import PACKAGES, REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 PAGES = [
-    REPOSITORY / "README.md",
+    *sorted(REPOSITORY.glob("*.md")),
     *sorted(
         page
         for page in DOCS.rglob("*.md")
@@ -183,6 +183,17 @@ def test_links_between_pages_lead_somewhere():
                 path = REPOSITORY / "examples" / Path(path.name).with_suffix(".py")
                 path = path.parent if path.name == "index.py" else path
             assert path.exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_are_named_are_there():
+    for page in (REPOSITORY / "CONTRIBUTING.md", DOCS / "how_it_is_built.md"):
+        named = re.findall(
+            r"`((?:sklearn_restf|tests|benchmarks|tools|\.github)/[\w./]+)`",
+            page.read_text(encoding="utf-8"),
+        )
+        missing = [path for path in named if not (REPOSITORY / path).exists()]
+        assert named
+        assert not missing, f"{page.name} names {missing}"
 
 
 # --- the reference -------------------------------------------------------------------------

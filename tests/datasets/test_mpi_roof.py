@@ -42,12 +42,12 @@ def write(
         date_format=stamp,
         index_label=header,
         na_rep="-9999",
-        lineterminator=trailing + "\n",
+        lineterminator="\n",
         quoting=2 if quoted else 0,
     )
-    if trailing:  # in the rows only, as loggers write it
-        text = text.replace(trailing + "\n", "\n", 1)
-    return text.replace("\n", newline)
+    head, rows = text.split("\n", 1)
+    rows = rows.replace("\n", trailing + "\n")  # not in the header, as loggers write it
+    return f"{head}\n{rows}".replace("\n", newline)
 
 
 def load(text, **parameters):
