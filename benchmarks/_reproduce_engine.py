@@ -1,14 +1,23 @@
-"""Many one-layer models at once: full-batch gradient descent with a leading model axis.
+"""Gradient descent of many one-layer models at once, by the package's own engine.
 
-The equations are those of ``sklearn_restf._model.module``, one layer, one head, no biases;
-beta is an axis like the seed and the step, so that a whole sweep is one tensor computation. A test
-compares it with the package's module. M models, N samples, T tokens, D width, K query width.
+Without biases; beta is an axis like the seed and the step, so that a whole sweep is one batched
+run. M models, N samples, T tokens, D width, K query width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+
+from sklearn_restf._model.forward import forward
+from sklearn_restf._model.gradient import ClosedForm
+from sklearn_restf._model.losses import squared_error
+from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
+from sklearn_restf._training.batched_descent import BatchedDescent
+from sklearn_restf._training.objective import Objective
+from sklearn_restf._training.stacked_samples import StackedSamples
+from sklearn_restf._training.step_rule import StepRule
+from sklearn_restf._training.training_result import TrainingSettings
 
 NAMES = ("query", "key", "value", "ffn_in", "ffn_out", "readout")
 
@@ -46,51 +55,86 @@ def draw_weights(sizes, seeds):
     return {name: torch.from_numpy(np.stack(values)) for name, values in drawn.items()}
 
 
-def attention_output(weights, x_NTD, beta_M, queries_NQD=None):
-    """Return Z (M, N, Q, D) of the tokens that ask: all of them by default."""
-    queries_NQD = x_NTD if queries_NQD is None else queries_NQD
-    K = weights["query"].shape[-1]
-    logits_MDD = weights["query"] @ weights["key"].transpose(1, 2) / np.sqrt(K)
-    # (X W_Q W_K^T) X^T and (A X) W_V, each in two products over stacked rows
-    keyed_MNQD = torch.einsum("nqd,mde->mnqe", queries_NQD, logits_MDD)
-    A_MNQT = torch.softmax(keyed_MNQD @ x_NTD.transpose(1, 2), dim=-1)
-    attended_MNQD = torch.einsum("mnqd,mde->mnqe", A_MNQT @ x_NTD, weights["value"])
-    return beta_M[:, None, None, None] * queries_NQD + attended_MNQD
+def config_of(weights, T, pooling, beta=1.0):
+    """Return the shape that all models share."""
+    _, D, K = weights["query"].shape
+    return ModuleConfig(
+        n_tokens=T, token_width=D, d_model=D, n_outputs=1, n_features=D, embedding="none",
+        d_qk=K, d_ff=weights["ffn_in"].shape[-1], pooling=pooling, max_tokens=T,
+        residual_beta=beta,
+    )  # fmt: skip
 
 
-def predict(weights, x_NTD, beta_M, pooling, gamma=1.0):
+def parameters(weights):
+    """Return the weights by their names in the module, and a bias of zero."""
+    named = {f"blocks.0.{name}": weights[name] for name in NAMES[:-1]}
+    bias = torch.zeros_like(weights["readout"][:, 0])
+    return named | {"readout": weights["readout"], "readout_bias": bias}
+
+
+def attention_output(weights, x, beta):
+    """Return Z (M, N, T, D)."""
+    layer = ClosedForm(config_of(weights, x.shape[1], "none"), beta.view(-1, 1, 1), 1.0)
+    layer.bind(x.expand(len(beta), *x.shape), None).forward(parameters(weights))
+    return layer.saved["Z"].view(len(beta), *x.shape)
+
+
+def predict(weights, x, beta, pooling):
     """Return predictions (M, N) or, with pooling "none", (M, N * T)."""
-    Z = attention_output(weights, x_NTD, beta_M, x_NTD[:, -1:] if pooling == "last" else None)
-    M, N, T, D = Z.shape
-    Z = Z.reshape(M, N * T, D)
-    F = gamma * Z + torch.relu(Z @ weights["ffn_in"]) @ weights["ffn_out"]
-    y = (F @ weights["readout"]).view(M, N, T)
-    return y.mean(2) if pooling == "mean" else y.reshape(M, N * T)
+    config, every = config_of(weights, x.shape[1], pooling), x.expand(len(beta), *x.shape)
+    y = forward(config, parameters(weights), every, beta=beta.view(-1, 1, 1), gamma=1.0)
+    return y.reshape(len(beta), -1)
 
 
-def losses_of(weights, x, y, beta, pooling):
-    """Return half the squared error, summed over tokens, mean over samples: (M,)."""
-    error = predict(weights, x, beta, pooling) - y
-    return 0.5 * (error**2).sum(1) / len(x)
+class WithoutBias(Objective):
+    """Half the squared error, summed over tokens, mean over samples; no bias is trained."""
+
+    @classmethod
+    def of(cls, weights, x, y, beta, pooling):
+        """Return the objective of all models, each on the same samples."""
+        module = ResidualTransformer(config_of(weights, x.shape[1], pooling))
+        named, M = parameters(weights), len(beta)
+        theta = [named[name].reshape(M, -1) for name, _ in module.named_parameters()]
+        y = y.view(*x.shape[:2], 1) if pooling == "none" else y.view(-1, 1)
+        share = torch.full((len(x),), 1 / len(x), dtype=x.dtype)
+        samples = StackedSamples(
+            x.expand(M, *x.shape), None, y.expand(M, *y.shape), share.expand(M, -1)
+        )
+        strengths = beta.view(-1, 1, 1), torch.ones_like(beta).view(-1, 1, 1)
+        return cls(
+            module, samples, squared_error, 0.0, theta=torch.cat(theta, 1), strengths=strengths
+        )
+
+    def of_one(self, model, beta):
+        """Return the objective of one of the models by itself."""
+        (batch,) = self.batches
+        module = ResidualTransformer(replace(self.config, residual_beta=beta))
+        views = self.views(self.theta[model])
+        for name, parameter in module.named_parameters():
+            parameter.data = views[name].clone()
+        samples = StackedSamples(batch.x[model], None, batch.y[model], batch.weight[model])
+        return WithoutBias(module, samples, squared_error, 0.0)
+
+    def differentiate(self):
+        """Write the gradient, which is zero at the bias."""
+        super().differentiate()
+        self.views(self.gradient)["readout_bias"].zero_()
+
+    def gauss_newton_product(self, vector):
+        """Return the product on the other parameters."""
+        vector = vector.clone()
+        self.views(vector)["readout_bias"].zero_()
+        product = super().gauss_newton_product(vector)
+        self.views(product)["readout_bias"].zero_()
+        return product
 
 
 def jacobian_norms(weights, x, beta, pooling, n_iter=60):
     """Return ||J||^2 / N of every model, by power iteration."""
-    leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
-    output = predict(leaves, x, beta, pooling)
-    dummy = torch.zeros_like(output, requires_grad=True)
-    parameters = list(leaves.values())
-    pulled = torch.autograd.grad(output, parameters, dummy, create_graph=True)
-    rng = np.random.default_rng(0)
-    u = torch.from_numpy(rng.standard_normal(output.shape)).to(output)
-    for _ in range(n_iter):
-        u = u / u.norm(dim=1, keepdim=True)
-        back = torch.autograd.grad(output, parameters, u, retain_graph=True)
-        (forth,) = torch.autograd.grad(
-            pulled, dummy, [piece.detach() for piece in back], retain_graph=True
-        )
-        norms, u = (forth * u).sum(1), forth
-    return norms.detach() / len(x)
+    y = torch.zeros(x.shape[:2] if pooling == "none" else len(x), dtype=x.dtype)
+    objective = WithoutBias.of(weights, x, y, beta, pooling)
+    models = [objective.of_one(model, float(value)) for model, value in enumerate(beta)]
+    return torch.tensor([model.gauss_newton_norm(n_iter, tol=0.0) for model in models]).to(x)
 
 
 def train(weights, x, y, beta, rate, pooling, n_iter):
@@ -98,20 +142,14 @@ def train(weights, x, y, beta, rate, pooling, n_iter):
 
     A model that diverges has losses of inf from then on.
     """
-    theta = {name: value.clone() for name, value in weights.items()}
+    settings = TrainingSettings(
+        squared_error, 0.0, momentum=0.0, alpha=0.0, max_iter=n_iter, tol=None,
+        n_iter_no_change=n_iter,
+    )  # fmt: skip
+    rules = [StepRule(float(value), 0.0, guarded=False, growth=1.0) for value in rate]
+    objective = WithoutBias.of(weights, x, y, beta, pooling)
     history = np.full((n_iter + 1, len(beta)), np.inf)
-    shaped = {name: rate.view(-1, *[1] * (value.ndim - 1)) for name, value in theta.items()}
-    for iteration in range(n_iter + 1):
-        leaves = {name: value.requires_grad_() for name, value in theta.items()}
-        loss = losses_of(leaves, x, y, beta, pooling)
-        history[iteration] = loss.detach().numpy()
-        if iteration == n_iter or not np.isfinite(history[iteration]).any():
-            break
-        gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
-        with torch.no_grad():
-            theta = {
-                name: leaf - shaped[name] * gradient
-                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
-            }
-    history[~np.isfinite(history)] = np.inf
-    return np.where(np.maximum.accumulate(np.isinf(history), axis=0), np.inf, history)
+    for model, result in enumerate(BatchedDescent(objective, rules, settings).run()):
+        losses = result.losses[:-1] if result.stop_reason == "diverged" else result.losses
+        history[: len(losses), model] = losses
+    return history

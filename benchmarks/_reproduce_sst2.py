@@ -9,7 +9,7 @@ import torch
 from _reproduce_common import compact, finish, plain, print_table, sst2_folder
 
 from sklearn_restf._diagnostics.singular_values import centred_residual
-from sklearn_restf._model import forward
+from sklearn_restf._model.forward import forward
 from sklearn_restf._model.initialization import build_module, initial_state, is_weight
 from sklearn_restf._model.module import ModuleConfig
 
@@ -139,7 +139,8 @@ def weights(config, init, seed, gpt2):
 
 def loss_of(module, x, y, loss):
     """Return the mean training loss of labels -1 and 1."""
-    prediction = forward.forward(module, x)[:, 0]
+    weights = dict(module.named_parameters())
+    prediction = forward(module.config, weights, x)[:, 0]
     if loss == "squared":
         return 0.5 * ((prediction - y) ** 2).mean()
     return torch.nn.functional.softplus(-y * prediction).mean()

@@ -46,7 +46,7 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
 )
-from sklearn_restf._training import cuda_graph
+from sklearn_restf._training import batched_descent, cuda_graph
 
 # dtype, iterations, largest relative difference allowed
 DOUBLE, SINGLE = ("float64", 40, 1e-6), ("float32", 10, 1e-3)
@@ -65,11 +65,11 @@ def say(*words):
 @contextmanager
 def reading_every_step():
     """Switch the running ahead of trials off."""
-    devices, cuda_graph.DEVICES = cuda_graph.DEVICES, ()
+    devices, batched_descent.DEVICES = batched_descent.DEVICES, ()
     try:
         yield
     finally:
-        cuda_graph.DEVICES = devices
+        batched_descent.DEVICES = devices
 
 
 class Captures:

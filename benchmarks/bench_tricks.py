@@ -15,7 +15,7 @@ says, or nowhere.
 import argparse
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from unittest import mock
 
@@ -32,27 +32,27 @@ from sklearn_restf._data import batches
 from sklearn_restf._model import forward as forward_module
 from sklearn_restf._model import gradient as gradient_module
 from sklearn_restf._model import matmul
-from sklearn_restf._model.module import allowed_attention, pool
+from sklearn_restf._model.module import pool
 from sklearn_restf._training import objective
 from sklearn_restf.model_selection import _sweep
 
 REPEATS, SECONDS = 7, 0.3
+plain_forward = forward_module.forward
 
 # --- the plain ways -------------------------------------------------------------------
 
 
-def pool_last_of_all(module, x, mask=None):
+def pool_last_of_all(config, weights, x, mask=None, **strengths):
     """Compute every token of the last layer, then pool."""
-    F = module.embed(x)
-    allowed = allowed_attention(F.shape[1], mask, module.config.causal, F.device)
-    for block in module.blocks:
-        Z = forward_module.attend_all(block, F, allowed)
-        F = module.config.ffn_residual_beta * Z + forward_module.feed_forward(block, Z)
-    return pool(F, mask, module.config.pooling) @ module.readout + module.readout_bias
+    whole = replace(config, pooling="none", n_outputs=config.d_model)
+    identity = torch.eye(config.d_model, dtype=x.dtype), torch.zeros(config.d_model, dtype=x.dtype)
+    tokens = weights | dict(zip(("readout", "readout_bias"), identity, strict=True))
+    F = plain_forward(whole, tokens, x, mask, **strengths)
+    return pool(F, mask, config.pooling) @ weights["readout"] + weights["readout_bias"]
 
 
-def torch_softmax(S):
-    return torch.softmax(S, dim=-1)
+def torch_softmax(S, out):
+    return torch.softmax(S, dim=-1, out=out)
 
 
 def masked_slope(G_H, H, _threshold, grad_input):
@@ -104,7 +104,7 @@ TRICKS = [
     ),
     Trick(
         "the last layer computes only what is pooled",
-        (of(forward_module, "forward", pool_last_of_all),),
+        (of(objective, "forward", pool_last_of_all),),
         (WINDOWS + "last", WINDOWS + "mean"),
         common=AUTOGRAD,
     ),
@@ -143,7 +143,7 @@ TRICKS = [
     ),
     Trick(
         "intermediate results written over those of the last iteration",
-        (of(gradient_module.FusedLayer, "buffer", new_buffer),),
+        (of(gradient_module.ClosedForm, "buffer", new_buffer),),
         ("tiny", "table", WINDOWS + "mean", WINDOWS + "flatten"),
     ),
     Trick(
@@ -167,8 +167,8 @@ def both_ways(trick, measure):
     for i in range(REPEATS):
         for way in ("with", "without") if i % 2 else ("without", "with"):
             with ExitStack() as stack:
-                for replace in trick.common + (trick.off if way == "without" else ()):
-                    stack.enter_context(replace())
+                for replaced in trick.common + (trick.off if way == "without" else ()):
+                    stack.enter_context(replaced())
                 samples[way].append(measure())
     ratios = np.array(samples["without"]) / np.array(samples["with"])
     return {

@@ -88,7 +88,8 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"getting_started": [], "theory": [], "how_it_is_built": [], "changelog": []}
+pages_without_parts = ("getting_started", "theory", "how_it_is_built", "contributing", "changelog")
+html_sidebars = {page: [] for page in pages_without_parts}
 
 
 def without_foreign_labels(

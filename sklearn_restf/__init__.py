@@ -9,6 +9,7 @@ from sklearn_restf._estimator.classifier import ResidualTransformerClassifier
 from sklearn_restf._estimator.regressor import ResidualTransformerRegressor
 from sklearn_restf._estimator.theorem_settings import THEOREM_SETTINGS
 from sklearn_restf._utils.old_names import register_old_names
+from sklearn_restf._utils.show_versions import show_versions
 from sklearn_restf.model_selection import (
     ResidualTransformerClassifierCV,
     ResidualTransformerRegressorCV,
@@ -24,6 +25,7 @@ __all__ = [
     "ResidualTransformerRegressor",
     "ResidualTransformerRegressorCV",
     "diagnose",
+    "show_versions",
 ]
 
 register_old_names(__name__)

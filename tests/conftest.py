@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import random
+import sys
 from pathlib import Path
 
 # Workers that each start one thread per core slow each other down. To be set before torch loads.
@@ -33,12 +34,6 @@ def pytest_report_header():
     versions = {name: importlib.metadata.version(name) for name in packages}
     versions["scikit-learn"] = sklearn.__version__
     return "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.name == "test_common.py":
-            item.add_marker(pytest.mark.sklearn_contract)
 
 
 def pytest_runtest_setup(item):
@@ -73,6 +68,12 @@ def set_torch_threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Hide a package during the test, as if it were not installed."""
+    return lambda name: monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,8 @@ from scipy.stats import theilslopes
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 
+#: Largest slopes of memory, in bytes a fit and a prediction; what a fit here holds is over 10 kB.
+LIMITS = (2_000, 50)
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 5, 4))
 Y = X[:, 0, 0] + X[:, 1, 1] ** 2

@@ -16,7 +16,7 @@ from sklearn_restf._utils.process_group import available_group
 from sklearn_restf.distributed import rows_of_rank
 from tests import distributed_cases as cases
 from tests.conftest import REPOSITORY
-from tests.test_packaging import run_script
+from tests.tools import run_python
 
 # generous, for a machine that is busy: what hangs is ended by the ranks' own timeout
 pytestmark = pytest.mark.timeout(240)
@@ -207,7 +207,7 @@ def test_a_batched_search_is_for_one_process(results):
 def test_the_example_prints_the_same_in_one_process_and_in_two():
     script = "examples/distributed_fit.py"
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    alone, together = run_script(script), run_script(*torchrun, script)
+    alone, together = run_python(script), run_python(*torchrun, script)
     assert "rank 0 trained on rows 0 to 2499" in alone
     for rank, rows in enumerate(("0 to 1249", "1250 to 2499")):
         assert f"rank {rank} trained on rows {rows}" in together

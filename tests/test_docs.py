@@ -16,7 +16,7 @@ from tests.conftest import PACKAGES, REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 PAGES = [
-    REPOSITORY / "README.md",
+    *sorted(REPOSITORY.glob("*.md")),
     *sorted(
         page
         for page in DOCS.rglob("*.md")
@@ -185,6 +185,17 @@ def test_links_between_pages_lead_somewhere():
             assert path.exists(), f"{page.name} links to {target}"
 
 
+def test_files_that_are_named_are_there():
+    for page in (REPOSITORY / "CONTRIBUTING.md", DOCS / "how_it_is_built.md"):
+        named = re.findall(
+            r"`((?:sklearn_restf|tests|benchmarks|tools|\.github)/[\w./]+)`",
+            page.read_text(encoding="utf-8"),
+        )
+        missing = [path for path in named if not (REPOSITORY / path).exists()]
+        assert named
+        assert not missing, f"{page.name} names {missing}"
+
+
 # --- the reference -------------------------------------------------------------------------
 
 
@@ -303,3 +314,13 @@ def test_picture_shows_every_module(architecture):
     picture = architecture.draw()
     for module in architecture.read_imports():
         assert module.removesuffix(".__init__").split(".")[-1].lstrip("_") in picture
+
+
+def test_tests_named_on_the_pages_exist():
+    named = {
+        path
+        for page in DOCS.rglob("*.md")
+        for path in re.findall(r"`(tests/[\w/.]+)`", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 5
+    assert not [path for path in named if not (REPOSITORY / path).exists()]

@@ -8,6 +8,7 @@ from tests.conftest import PACKAGES, REPOSITORY
 
 PACKAGE = REPOSITORY / "sklearn_restf"
 FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted((REPOSITORY / "tests").rglob("test_*.py"))
 
 
 def parts(path):
@@ -19,8 +20,8 @@ def floor(name):
     return PACKAGES.index(name) if name in PACKAGES else -1
 
 
-def imported(path):
-    """Return the dotted names within the package that a file imports, wherever it does."""
+def imported(path, package=PACKAGE.name):
+    """Return the dotted names within a package that a file imports, wherever it does."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -28,7 +29,7 @@ def imported(path):
         elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
     split = [name.split(".") for name in names]
-    return [rest for package, *rest in split if package == PACKAGE.name and rest]
+    return [rest for first, *rest in split if first == package and rest]
 
 
 def test_the_root_holds_public_names_and_six_packages():
@@ -47,3 +48,33 @@ def test_imports_go_downwards(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))
 def test_every_module_says_what_it_holds(path):
     assert len(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))).splitlines()[0]) > 20
+
+
+def test_package_imports_nothing_private_from_scikit_learn_case_d3():
+    private = []
+    for file in sorted((REPOSITORY / "sklearn_restf").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sklearn."):
+                names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [
+                    part
+                    for alias in node.names
+                    if alias.name.startswith("sklearn.")
+                    for part in alias.name.split(".")
+                ]
+            else:
+                continue
+            private += [f"{file.name}: {name}" for name in names if name.startswith("_")]
+    assert private == []
+
+
+def test_tests_import_no_other_tests():
+    found = {part for path in TESTS for name in imported(path, "tests") for part in name}
+    assert not {part for part in found if part.startswith("test_")}
+
+
+def test_tests_stand_in_folders_as_the_packages():
+    folders = {path.name for path in (REPOSITORY / "tests").iterdir() if path.is_dir()}
+    public = {path.parent.name for path in PACKAGE.glob("[a-z]*/__init__.py")}
+    assert folders >= public | {name.strip("_") for name in PACKAGES[:-1]}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,14 +11,13 @@ from numpy.testing import assert_allclose
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._estimator import prediction as prediction_module
 from sklearn_restf._training import objective as objective_module
-from tests.conftest import REPOSITORY
+from tests.soak import LIMITS
+from tests.tools import run_python
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 4, 3))
 Y = X[:, 0, 0] + X[:, 1, 1] ** 2
 RAGGED = [x[: 1 + i % 4] for i, x in enumerate(X)]
-#: Largest slopes of memory, in bytes a fit and a prediction; what a fit here holds is over 10 kB.
-LIMITS = (2_000, 50)
 SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state": 0}
 
 
@@ -36,13 +33,7 @@ SHORT = {"max_iter": 8, "tol": None, "d_ff": 6, "device": "cpu", "random_state":
     ],
 )
 def test_memory_files_and_threads_do_not_grow(fits, predicts, limits):
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "tests" / "soak.py", str(fits), str(predicts)],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_python("tests/soak.py", fits, predicts))
     assert found["fit"]["bytes a call"] < limits[0]
     assert found["predict"]["bytes a call"] < limits[1]
     assert found["after"] == found["before"]
@@ -62,18 +53,12 @@ def scarce(monkeypatch, n_rows):
 
         return call
 
-    objective = objective_module.Objective
-    monkeypatch.setattr(
-        objective_module, "loss_and_slope",
-        limited(objective_module.loss_and_slope, lambda loss, output, *_: len(output)),
-    )  # fmt: skip
-    monkeypatch.setattr(
-        objective, "predict", limited(objective.predict, lambda self, batch: len(batch.y))
-    )
-    monkeypatch.setattr(
-        objective, "_gauss_newton_product",
-        limited(objective._gauss_newton_product, lambda self, batch, _: len(batch.y)),
-    )  # fmt: skip
+    for owner, name, rows_of in (
+        (objective_module.ClosedForm, "backward", lambda layer, *_: len(layer.x)),
+        (objective_module.Objective, "predict", lambda self, batch, *_: len(batch.y)),
+        (objective_module, "LinearizedBatch", lambda module, x, mask: len(x)),
+    ):
+        monkeypatch.setattr(owner, name, limited(getattr(owner, name), rows_of))
     make_forward = prediction_module.make_forward
     monkeypatch.setattr(
         prediction_module, "make_forward",
@@ -117,7 +102,7 @@ def test_classes_in_smaller_chunks(monkeypatch):
 def test_memory_that_ends_in_the_gradient(monkeypatch, n_layers):
     """The forward pass fits, the backward pass does not: in the middle of training."""
     expected = ResidualTransformerRegressor(**SHORT, n_layers=n_layers).fit(X, Y).loss_curve_
-    engine = objective_module._ClosedForm if n_layers == 1 else objective_module._Autograd
+    engine = objective_module.ClosedFormEngine if n_layers == 1 else objective_module.Autograd
     add_gradient, calls = engine.add_gradient, []
 
     def fail_twice(self):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.determinism import CHANGES
-from tests.test_memory import LIMITS
+from tests.soak import LIMITS
 
 RECORDED = json.loads(
     (REPOSITORY / "benchmarks" / "results" / "promises.json").read_text(encoding="utf-8")
@@ -60,3 +60,14 @@ def test_memory():
     slopes = [memory[call]["bytes a call"] for call in ("fit", "predict")]
     assert all(slope < limit for slope, limit in zip(slopes, LIMITS, strict=True))
     assert f"bytes a call | {slopes[0]:.0f} | {slopes[1]:.0f} |" in PAGE
+
+
+def test_coverage():
+    coverage = RECORDED["coverage"]
+    run = coverage["covered_lines"] + coverage["covered_branches"]
+    there = coverage["num_statements"] + coverage["num_branches"]
+    assert coverage["percent"] == round(100 * run / there, 1) >= 95
+    assert (
+        f"run **{coverage['percent']} %** of the package's {coverage['num_statements']:,} "
+        f"statements and {coverage['num_branches']:,} branches"
+    ) in TEXT

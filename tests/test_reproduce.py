@@ -9,8 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.module import ModuleConfig
+from tests.builders import make_config, make_module
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -48,13 +47,13 @@ def test_stacked_models_are_the_packages(load, pooling):
     beta = torch.tensor([0.0, 0.7], dtype=torch.float64)
     found = engine.predict(weights, x, beta, pooling)
     for model in range(2):
-        config = ModuleConfig(
-            n_tokens=6, token_width=5, d_model=5, n_outputs=1, n_features=5, embedding="none",
-            d_qk=3, d_ff=7, pooling=pooling, residual_beta=float(beta[model]),
+        config = make_config(
+            n_tokens=6, d_model=5, n_outputs=1, d_qk=3, d_ff=7, pooling=pooling,
+            residual_beta=float(beta[model]), ffn_residual_beta=1.0,
         )  # fmt: skip
         state = {f"blocks.0.{k}": v[model].numpy() for k, v in weights.items() if k != "readout"}
         state |= {"readout": weights["readout"][model].numpy(), "readout_bias": np.zeros(1)}
-        module = build_module(config, state)
+        module = make_module(config, state)
         with torch.no_grad():
             assert_allclose(found[model], module(x).flatten(), rtol=1e-10, atol=1e-12)
             Z = module.layers(x)[0].Z

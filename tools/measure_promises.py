@@ -1,8 +1,8 @@
 """Measure what the page "What we promise" reports, into ``benchmarks/results/promises.json``.
 
-    python tools/measure_promises.py [fuzz] [kills] [interrupts] [determinism] [memory]
+    python tools/measure_promises.py [fuzz] [kills] [interrupts] [determinism] [memory] [coverage]
 
-All parts take some twenty minutes on one core; parts that are not named keep their figures.
+All parts take some forty minutes on one core; parts that are not named keep their figures.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -56,8 +57,6 @@ def read_fuzz(printed: str) -> dict[str, object]:
 
 def kills(times: int = 50) -> dict[str, object]:
     """Fits killed at random moments that went on."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         return json.loads(run("tests/killing.py", times, 50, folder))
 
@@ -89,7 +88,21 @@ def memory() -> dict[str, object]:
     return {"fits": 200, "predicts": 10_000, **json.loads(run("tests/soak.py", 200, 10_000))}
 
 
-PARTS = {part.__name__: part for part in (fuzz, kills, interrupts, determinism, memory)}
+def coverage() -> dict[str, object]:
+    """Lines and branches of the package that the quick tests run; coverage slows them down."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "coverage.json"
+        run(
+            *("-m", "pytest", "-q", "-n", os.cpu_count(), "--timeout", 600),
+            *("-m", "not slow and not fuzz", "--cov", f"--cov-report=json:{report}"),
+        )
+        totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
+    names = ("num_statements", "covered_lines", "num_branches", "covered_branches")
+    percent = round(totals["percent_covered"], 1)
+    return {"percent": percent} | {name: totals[name] for name in names}
+
+
+PARTS = {part.__name__: part for part in (fuzz, kills, interrupts, determinism, memory, coverage)}
 
 
 def main() -> None:

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from sklearn_restf._data.batches import Batch, Batches
 from sklearn_restf._diagnostics.singular_values import singular_values
-from sklearn_restf._model.initialization import is_weight
-from sklearn_restf._model.losses import Loss, binary_log_loss, squared_error
+from sklearn_restf._model.initialization import ParameterViews
+from sklearn_restf._model.linearization import LinearizedBatch, output_weights
+from sklearn_restf._model.losses import Loss
 from sklearn_restf._model.module import ResidualTransformer
 
 DENSE_LIMIT = 512  # predictions up to which J is formed, for the exact smallest eigenvalue
@@ -53,30 +54,21 @@ class Linearisation:
         self, module: ResidualTransformer, batches: Batches, loss: Loss, alpha: float = 0.0
     ) -> None:
         self.module, self.batches, self.loss = module, batches, loss
-        self.parameters = list(module.parameters())
-        self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.decay = self._decay(alpha)
+        self.views = ParameterViews(module)
+        self.decay = self.views.decay(alpha)
         # the graph is kept where memory allows, else built again for every product
         self._kept = [self._linearise(batch) for batch in batches] if batches.keeps_graph else None
-
-    def _decay(self, alpha: float) -> Tensor:
-        return torch.cat(
-            [
-                torch.full((parameter.numel(),), alpha * is_weight(name), dtype=torch.float64)
-                for name, parameter in self.module.named_parameters()
-            ]
-        )
 
     def with_penalty(self, alpha: float) -> Linearisation:
         """Return the same linearisation with another penalty."""
         other = copy.copy(self)
-        other.decay = self._decay(alpha)
+        other.decay = self.views.decay(alpha)
         return other
 
     @property
     def n_parameters(self) -> int:
         """Number of parameters."""
-        return sum(self.sizes)
+        return len(self.decay)
 
     def _pieces(self) -> Iterator[_Piece]:
         if self._kept is not None:
@@ -88,99 +80,54 @@ class Linearisation:
             return tensor.cpu().to(torch.float64)
 
         mask = None if batch.mask is None else batch.mask.cpu()
-        output = self.module(double(batch.x), mask)
-        weight = double(batch.weight).view(-1, *[1] * (output.ndim - 1)).expand_as(output)
-        if output.ndim == 3 and mask is not None:
-            weight = weight * mask[:, :, None]
-        # J^T u as a function of the dummy u: its derivative in u is the product with J
-        dummy = torch.zeros_like(output, requires_grad=True)
-        pulled = torch.autograd.grad(
-            output, self.parameters, dummy, create_graph=True, allow_unused=True
-        )
-        return _Piece(output, dummy, pulled, double(batch.y), double(batch.weight), mask, weight)
-
-    def _pull(self, piece: _Piece, cotangent: Tensor) -> Tensor:
-        found = torch.autograd.grad(
-            piece.output, self.parameters, cotangent, retain_graph=True, allow_unused=True
-        )
-        return torch.cat(
-            [
-                torch.zeros(size, dtype=torch.float64) if part is None else part.reshape(-1)
-                for part, size in zip(found, self.sizes, strict=True)
-            ]
-        )
-
-    def _push(self, piece: _Piece, direction: Tensor) -> Tensor:
-        pairs = [
-            (part, along.view_as(part))
-            for part, along in zip(piece.pulled, torch.split(direction, self.sizes), strict=True)
-            if part is not None and part.requires_grad
-        ]
-        (pushed,) = torch.autograd.grad(
-            [part for part, _ in pairs],
-            piece.dummy,
-            [along for _, along in pairs],
-            retain_graph=True,
-        )
-        return pushed
+        linearized = LinearizedBatch(self.module, double(batch.x), mask)
+        weights = output_weights(linearized.output, double(batch.weight), mask)
+        return _Piece(linearized, double(batch.y), double(batch.weight), mask, weights)
 
     def objective_and_gradient(self) -> tuple[float, Tensor]:
         """Return the training objective and its gradient at the module's weights."""
-        theta = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        theta = torch.cat([p.detach().reshape(-1) for p in self.module.parameters()])
         value = 0.5 * float((self.decay * theta) @ theta)
         gradient = self.decay * theta
         for piece in self._pieces():
-            output = piece.output.detach().requires_grad_()
-            term = self.loss(output, piece.y, piece.sample_weight, piece.mask)
-            (slope,) = torch.autograd.grad(term, output)
-            value += float(term.detach())
-            gradient = gradient + self._pull(piece, slope)
+            output = piece.linearized.output.detach()
+            term, slope = self.loss.value_and_slope(output, piece.y, piece.weight, piece.mask)
+            value += float(term)
+            gradient = gradient + piece.linearized.pull(slope)
         return value, gradient
 
     def gauss_newton_product(self, direction: Tensor) -> Tensor:
         """Return ``(J^T C J + D)`` times a vector of parameters."""
-        product = self.decay * direction
-        for piece in self._pieces():
-            pushed = self._push(piece, direction)
-            curved = piece.weight * loss_curvature(self.loss, piece.output.detach(), pushed)
-            product = product + self._pull(piece, curved)
-        return product
+
+        def of_piece(piece: _Piece) -> Tensor:
+            output, weights = piece.linearized.output.detach(), piece.weights
+            return piece.linearized.gauss_newton_product(
+                direction, lambda pushed: weights * self.loss.curved(output, pushed)
+            )
+
+        return sum((of_piece(piece) for piece in self._pieces()), self.decay * direction)
 
     def jacobian(self) -> np.ndarray:
         """Return J as a dense matrix, one row per (real) prediction and output."""
         rows = []
         for piece in self._pieces():
-            root = piece.weight.sqrt()
+            root = piece.weights.sqrt()
             for index in root.nonzero().tolist():
                 cotangent = torch.zeros_like(root)
                 cotangent[tuple(index)] = root[tuple(index)]
-                rows.append(self._pull(piece, cotangent))
+                rows.append(piece.linearized.pull(cotangent))
         return torch.stack(rows).numpy()
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A linearised batch: outputs, ``J^T dummy`` with its graph, targets, weights per output."""
+    """A linearised batch with its targets and weights, by sample and by output."""
 
-    output: Tensor
-    dummy: Tensor
-    pulled: tuple[Tensor | None, ...]
+    linearized: LinearizedBatch
     y: Tensor
-    sample_weight: Tensor
-    mask: Tensor | None
     weight: Tensor
-
-
-def loss_curvature(loss: Loss, output: Tensor, direction: Tensor) -> Tensor:
-    """Return the Hessian of each sample's loss in its outputs, times `direction`."""
-    if loss is squared_error:
-        return direction
-    if loss is binary_log_loss:
-        probability = torch.sigmoid(output)
-        return probability * (1 - probability) * direction
-    probability = torch.softmax(output, dim=-1)
-    weighted = probability * direction
-    return weighted - probability * weighted.sum(dim=-1, keepdim=True)
+    mask: Tensor | None
+    weights: Tensor
 
 
 @dataclass(frozen=True)

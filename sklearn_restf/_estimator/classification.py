@@ -20,7 +20,6 @@ from sklearn_restf._model.losses import (
     Loss,
     binary_log_loss,
     multinomial_log_loss,
-    probabilities,
     squared_error,
 )
 from sklearn_restf._utils.process_group import total
@@ -107,7 +106,7 @@ class ClassificationBase(ClassifierMixin, ResidualTransformerBase):
         raw, _ = self._predict_raw(X)
         if len(self.classes_) == 1:
             return np.ones((len(raw), 1))
-        return probabilities(self._fitted_loss(), raw)
+        return self._fitted_loss().probabilities(raw)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """Return the logarithm of class probabilities.
@@ -128,7 +127,7 @@ class ClassificationBase(ClassifierMixin, ResidualTransformerBase):
         loss = self._fitted_loss()
         if loss is squared_error:
             with np.errstate(divide="ignore"):
-                return np.log(probabilities(loss, raw))
+                return np.log(loss.probabilities(raw))
         if loss is binary_log_loss:
             return np.column_stack([log_expit(-raw[:, 0]), log_expit(raw[:, 0])])
         return log_softmax(raw, axis=1)

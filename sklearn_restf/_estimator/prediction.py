@@ -12,9 +12,8 @@ from torch import Tensor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import CHUNK_BYTES, activation_bytes, row_sets
 from sklearn_restf._estimator.fitted_model import FittedModel
-from sklearn_restf._model import forward as forward_module
-from sklearn_restf._model.gradient import FusedLayer, is_supported
-from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.forward import forward
+from sklearn_restf._model.gradient import ClosedForm, is_supported
 
 CACHE_BYTES = 2**24  # activations of one chunk on a CPU: about what its cache holds
 
@@ -30,7 +29,7 @@ def predict_tokens(
     a batch. A chunk too large for a device's memory is halved.
     """
     config, layout = fitted.config, fitted.layout
-    forward = make_forward(fitted, device)
+    predict = make_forward(fitted, device)
     if chunk_size is None:
         longest = layout.max_tokens if tokens.lengths is None else int(tokens.lengths.max())
         chunk_bytes = CACHE_BYTES if device.type == "cpu" else CHUNK_BYTES
@@ -48,7 +47,7 @@ def predict_tokens(
             rows = pending.pop()
             try:
                 x, mask = layout.batch(tokens, rows, torch.float64, device)
-                output = forward(x, mask).cpu().numpy()
+                output = predict(x, mask).cpu().numpy()
             except torch.cuda.OutOfMemoryError as error:
                 index = np.arange(tokens.n_samples)[rows]
                 if len(index) == 1:
@@ -69,13 +68,12 @@ def predict_tokens(
 
 def make_forward(fitted: FittedModel, device: torch.device) -> Forward:
     """Return the function computed by a fitted model, in the form that takes the fewest passes."""
-    if not is_supported(fitted.config):
-        module = build_module(fitted.config, fitted.state, dtype=torch.float64, device=device)
-        return partial(forward_module.forward, module)
     # no module is built: that takes longer than predicting a few hundred samples
     weights = {
         name: torch.from_numpy(np.require(value, np.float64, "W")).to(device)
         for name, value in fitted.state.items()
     }
-    layer = FusedLayer(fitted.config, weights)
-    return lambda x, mask: layer.bind(x, mask).forward()
+    if not is_supported(fitted.config):
+        return partial(forward, fitted.config, weights)
+    layer = ClosedForm(fitted.config)
+    return lambda x, mask: layer.bind(x, mask).forward(weights)

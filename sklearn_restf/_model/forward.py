@@ -1,4 +1,4 @@
-"""The cheapest exact order of computation for a given shape.
+"""The cheapest exact order of computation for a given shape, for one model or many side by side.
 
 Same function as :meth:`sklearn_restf._model.module.ResidualTransformer.forward`, evaluated in
 an order chosen by counting multiplications:
@@ -9,82 +9,111 @@ an order chosen by counting multiplications:
   into the readout when there are few outputs;
 * ``(F W_Q)(F W_K)^T = (F W_Q W_K^T) F^T``: one projection of the tokens instead of two.
 
-Shape suffixes as in :mod:`sklearn_restf._model.module`.
+Axes are counted from the end: samples (*S, N, T, W), parameters (*S, ...), rows (*S, N T, width),
+with one leading model axis S or none. Attention goes over all B = S N samples, its weights
+transposed, keys before queries: torch's softmax over a short last axis costs about 100 ns a row
+whatever its length, over any other axis a tenth of it.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sklearn_restf._model.module import (
     ACTIVATIONS,
-    Block,
+    LAYER_NORM_EPS,
     ModuleConfig,
-    ResidualTransformer,
     allowed_attention,
-    pool,
+    position_table,
 )
 
+Parameters = dict[str, Tensor]  # by their names in the module
+Strength: TypeAlias = "float | Tensor"  # of a residual connection; (S, 1, 1)
 
-def forward(module: ResidualTransformer, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return ``module(x, mask)`` in the cheapest order."""
-    config = module.config
-    F_NTD = module.embed(x)
-    T = F_NTD.shape[1]
-    allowed = allowed_attention(T, mask, config.causal, F_NTD.device)
-    blocks = list(module.blocks)
-    for block in blocks[:-1]:
-        Z_NTD = attend_all(block, F_NTD, allowed)
-        F_NTD = config.ffn_residual_beta * Z_NTD + feed_forward(block, Z_NTD)
 
-    last = blocks[-1]
+def forward(
+    config: ModuleConfig,
+    weights: Parameters,
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    beta: Strength | None = None,
+    gamma: Strength | None = None,
+) -> Tensor:
+    """Return the predictions (*S, N, C), or (*S, N, T, C) with ``pooling="none"``.
+
+    Parameters
+    ----------
+    config : ModuleConfig
+        The shape that all models share.
+    weights : dict of str to Tensor
+        Their parameters.
+    x : Tensor of shape (*S, N, T, W)
+        Tokens, right-padded where samples have unequal lengths.
+    mask : bool Tensor of shape (*S, N, T), optional
+        True for real tokens.
+    beta, gamma : float or Tensor of shape (S, 1, 1), optional
+        Strengths of the residual connections; those of the config by default.
+    """
+    beta = config.residual_beta if beta is None else beta
+    gamma = config.ffn_residual_beta if gamma is None else gamma
+    *S, N, T, _ = x.shape
+    F = embed(config, weights, x).flatten(-3, -2).contiguous()
+    flat_mask = None if mask is None else mask.reshape(-1, T)
+    allowed = allowed_attention(T, flat_mask, config.causal, x.device)
+    layers = [Layer(config, weights, i, (*S, N, T)) for i in range(config.n_layers)]
+    for layer in layers[:-1]:
+        Z = layer.attend_all(F, beta, allowed)
+        F = add_scaled(layer.second_linear(layer.hidden(Z)), Z, gamma)
+
+    last, readout, bias = layers[-1], weights["readout"], weights["readout_bias"].unsqueeze(-2)
     if config.pooling == "last":
-        Z_ND = attend_last(last, F_NTD, mask)
-        F_ND = config.ffn_residual_beta * Z_ND + feed_forward(last, Z_ND)
-        return F_ND @ module.readout + module.readout_bias
-    Z_NTD = attend_all(last, F_NTD, allowed)
+        Z = last.attend_last(F, beta, flat_mask)
+        return add_scaled(last.second_linear(last.hidden(Z)), Z, gamma) @ readout + bias
+    Z = last.attend_all(F, beta, allowed)
+    H = last.hidden(Z)
     if config.pooling == "mean":
-        H_NM = pool(hidden(last, Z_NTD), mask, "mean")
-        F_ND = config.ffn_residual_beta * pool(Z_NTD, mask, "mean") + second_linear(last, H_NM)
-        return F_ND @ module.readout + module.readout_bias
-    return token_readout(module, last, Z_NTD)
+        Z, H = (mean_of_tokens(rows.view(*S, N, T, -1), mask) for rows in (Z, H))
+        return add_scaled(last.second_linear(H), Z, gamma) @ readout + bias
+    y = last.read_tokens(Z, H, gamma) + bias
+    return y if config.pooling == "flatten" else y.view(*S, N, T, -1)
 
 
-def attend_all(block: Block, F_NTD: Tensor, allowed: Tensor | None) -> Tensor:
-    """Return Z for every token."""
-    config = block.config
-    N, T, D = F_NTD.shape
-    H, K = config.n_heads, config.d_qk
-    X_NTD = block.normalise(F_NTD, "norm1")
-    if H == 1:
-        if absorb_key(T, D, K):
-            # F W_Q W_K^T F^T; a key bias shifts all logits of a row alike: softmax ignores it
-            query_key_DD = (block.query / math.sqrt(K)) @ block.key.T
-            q_NTD = X_NTD @ query_key_DD
-            if config.layer_norm:
-                q_NTD = q_NTD + (block.query_bias / math.sqrt(K)) @ block.key.T
-            logits = torch.bmm(q_NTD, X_NTD.transpose(1, 2))
-        else:
-            q_NTK = block.linear(X_NTD, "query") / math.sqrt(K)
-            logits = torch.bmm(q_NTK, (X_NTD @ block.key).transpose(1, 2))
-        if allowed is not None:
-            logits = logits.masked_fill(~allowed[:, 0], -torch.inf)
-        A_NTT = torch.softmax(logits, dim=-1)
-        attended_NTD = torch.bmm(A_NTT, block.linear(X_NTD, "value"))
-    else:
-        q_NHTK = (block.linear(X_NTD, "query") / math.sqrt(K)).view(N, T, H, K).transpose(1, 2)
-        k_NHTK = (X_NTD @ block.key).view(N, T, H, K).transpose(1, 2)
-        v_NHTV = block.linear(X_NTD, "value").view(N, T, H, D // H).transpose(1, 2)
-        logits = q_NHTK @ k_NHTK.transpose(2, 3)
-        if allowed is not None:
-            logits = logits.masked_fill(~allowed, -torch.inf)
-        attended_NTD = (torch.softmax(logits, -1) @ v_NHTV).transpose(1, 2).reshape(N, T, D)
-    if hasattr(block, "output"):
-        attended_NTD = block.linear(attended_NTD, "output")
-    return residual(config.residual_beta, F_NTD, attended_NTD)
+def add_scaled(y: Tensor, x: Tensor, strength: Strength) -> Tensor:
+    """Return ``y + strength x`` in one pass."""
+    if not isinstance(strength, Tensor):
+        return y if strength == 0 else torch.add(y, x, alpha=strength)
+    return torch.addcmul(y, x, strength)
+
+
+def embed(config: ModuleConfig, weights: Parameters, x: Tensor) -> Tensor:
+    """Return F_0 (*S, N, T, D), as the module does."""
+    T = x.shape[-2]
+    F = x
+    if config.embedding == "shared":
+        rows = x.flatten(-3, -2) @ weights["embedding_weight"]
+        F = (rows + weights["embedding_bias"].unsqueeze(-2)).view(*x.shape[:-1], -1)
+    elif config.embedding == "grouped":
+        F = torch.einsum("...ntw,...twd->...ntd", x, weights["embedding_weight"])
+        F = F + weights["embedding_bias"].unsqueeze(-3)
+    if config.positional_encoding == "learned":
+        F = F + weights["position"][..., :T, :].unsqueeze(-3)
+    elif config.positional_encoding == "sinusoidal":
+        F = F + position_table(T, config.d_model, F.dtype, str(F.device))
+    return F
+
+
+def mean_of_tokens(F: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over the real tokens (*S, N, width)."""
+    if mask is None:
+        return F.mean(-2)
+    # where, not multiplication: a padded token must not leak even if it is inf or NaN
+    return torch.where(mask[..., None], F, 0.0).sum(-2) / mask.sum(-1, keepdim=True)
 
 
 def absorb_key(T: int, D: int, K: int) -> bool:
@@ -93,61 +122,6 @@ def absorb_key(T: int, D: int, K: int) -> bool:
     Per sample: T D^2 + T^2 D against 2 T D K + T^2 K.
     """
     return T * D * D + T * T * D <= 2 * T * D * K + T * T * K
-
-
-def attend_last(block: Block, F_NTD: Tensor, mask: Tensor | None) -> Tensor:
-    """Return Z for the last real token of each sample: one query a sample, no key projection."""
-    config = block.config
-    N, _, D = F_NTD.shape
-    H, K = config.n_heads, config.d_qk
-    F_ND = pool(F_NTD, mask, "last")
-    X_NTD = block.normalise(F_NTD, "norm1")
-    X_ND = F_ND if X_NTD is F_NTD else pool(X_NTD, mask, "last")
-
-    q_NHK = (block.linear(X_ND, "query") / math.sqrt(K)).view(N, H, K)
-    # (q W_K^T) F^T; the key bias drops out of the softmax
-    if H == 1:
-        q_NHD = q_NHK @ block.key.T
-    else:
-        q_NHD = torch.einsum("nhk,dhk->nhd", q_NHK, block.key.view(D, H, K))
-    logits_NHT = torch.bmm(q_NHD, X_NTD.transpose(1, 2))
-    if mask is not None:
-        logits_NHT = logits_NHT.masked_fill(~mask[:, None, :], -torch.inf)
-    # the last token sees every real token, so causal attention changes nothing here
-    context_NHD = torch.bmm(torch.softmax(logits_NHT, dim=-1), X_NTD)
-    if H == 1:
-        attended_ND = context_NHD[:, 0] @ block.value
-    else:
-        value_DHV = block.value.view(D, H, D // H)
-        attended_ND = torch.einsum("nhd,dhv->nhv", context_NHD, value_DHV).reshape(N, D)
-    if config.layer_norm:  # attention weights sum to one, so the value bias passes through
-        attended_ND = attended_ND + block.value_bias
-    if hasattr(block, "output"):
-        attended_ND = block.linear(attended_ND, "output")
-    return residual(config.residual_beta, F_ND, attended_ND)
-
-
-def residual(beta: float, x: Tensor, y: Tensor) -> Tensor:
-    """Return ``beta x + y`` in one pass."""
-    return y if beta == 0 else torch.add(y, x, alpha=beta)
-
-
-def hidden(block: Block, Z: Tensor) -> Tensor:
-    """Return phi(Z W_1)."""
-    preactivation = block.linear(block.normalise(Z, "norm2"), "ffn_in")
-    if block.config.activation == "relu":
-        return torch.relu_(preactivation)  # in place: the linear map does not need its output
-    return ACTIVATIONS[block.config.activation](preactivation)
-
-
-def second_linear(block: Block, H: Tensor) -> Tensor:
-    """Return H W_2 (plus its bias)."""
-    return block.linear(H, "ffn_out")
-
-
-def feed_forward(block: Block, Z: Tensor) -> Tensor:
-    """Return phi(Z W_1) W_2."""
-    return second_linear(block, hidden(block, Z))
 
 
 def absorb_readout(config: ModuleConfig, N: int, T: int) -> bool:
@@ -160,27 +134,139 @@ def absorb_readout(config: ModuleConfig, N: int, T: int) -> bool:
     return N * T * C * (D + M) + products * M * D * C <= N * T * D * (M + C)
 
 
-def token_readout(module: ResidualTransformer, block: Block, Z_NTD: Tensor) -> Tensor:
-    """Return the readout of all tokens: one prediction a token, or one of all tokens."""
-    config = module.config
-    N, T, D = Z_NTD.shape
-    M, C, gamma = config.d_ff, config.n_outputs, config.ffn_residual_beta
-    H_NTM = hidden(block, Z_NTD)
-    if not absorb_readout(config, N, T):
-        F_NTD = gamma * Z_NTD + second_linear(block, H_NTM)
-        return pool(F_NTD, None, config.pooling) @ module.readout + module.readout_bias
-    if config.pooling != "flatten":
-        y = (
-            Z_NTD @ (gamma * module.readout)
-            + H_NTM @ (block.ffn_out @ module.readout)
-            + module.readout_bias
-        )
-        return y + block.ffn_out_bias @ module.readout if config.layer_norm else y
-    readout_TDC = module.readout.view(T, D, C)
-    combined_TMC = torch.matmul(block.ffn_out, readout_TDC)
-    y = (
-        Z_NTD.flatten(1) @ (gamma * module.readout)
-        + H_NTM.flatten(1) @ combined_TMC.view(T * M, C)
-        + module.readout_bias
-    )
-    return y + block.ffn_out_bias @ readout_TDC.sum(0) if config.layer_norm else y
+class Layer:
+    """One layer; rows are (*S, N T, width).
+
+    Parameters
+    ----------
+    config : ModuleConfig
+        Its shape.
+    weights : dict of str to Tensor
+        The parameters of all layers.
+    index : int
+        Which one it is.
+    shape : tuple of int
+        (*S, N, T).
+    """
+
+    def __init__(
+        self, config: ModuleConfig, weights: Parameters, index: int, shape: tuple[int, ...]
+    ) -> None:
+        self.config, self.weights, self.prefix = config, weights, f"blocks.{index}."
+        (*self.S, self.N, self.T), self.B = shape, math.prod(shape[:-1])
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.weights[self.prefix + name]
+
+    def normalise(self, F: Tensor, which: str) -> Tensor:
+        """Apply LayerNorm where the config asks for it."""
+        if not self.config.layer_norm:
+            return F
+        weight, bias = self[f"{which}_weight"], self[f"{which}_bias"]
+        if not self.S:
+            return functional.layer_norm(F, weight.shape, weight, bias, LAYER_NORM_EPS)
+        normal = functional.layer_norm(F, F.shape[-1:], eps=LAYER_NORM_EPS)
+        return torch.addcmul(bias.unsqueeze(-2), normal, weight.unsqueeze(-2))
+
+    def linear(self, rows: Tensor, name: str) -> Tensor:
+        """Return ``rows @ W``, plus the bias where there is one."""
+        y = rows @ self[name]
+        return y + self[f"{name}_bias"].unsqueeze(-2) if self.config.layer_norm else y
+
+    def heads(self, rows: Tensor) -> Tensor:
+        """Split the last axis into heads: (B H, T, width of one head)."""
+        if (H := self.config.n_heads) == 1:
+            return rows.view(self.B, self.T, -1)
+        return rows.view(self.B, self.T, H, -1).transpose(1, 2).flatten(0, 1)
+
+    def attend_all(self, F: Tensor, beta: Strength, allowed: Tensor | None) -> Tensor:
+        """Return Z for every token."""
+        B, T, D = self.B, self.T, F.shape[-1]
+        H, K = self.config.n_heads, self.config.d_qk
+        X = self.normalise(F, "norm1")
+        scale = 1.0 / math.sqrt(K)
+        # a key bias shifts all logits of a query alike: softmax ignores it
+        if H == 1 and absorb_key(T, D, K):
+            queries = X @ ((self["query"] * scale) @ self["key"].mT)
+            if self.config.layer_norm:
+                bias = self["query_bias"].unsqueeze(-2) * scale
+                queries = queries + bias @ self["key"].mT
+            queries, keys = queries.view(B, T, D), X.view(B, T, D)
+        else:
+            queries = self.heads(self.linear(X, "query") * scale)
+            keys = self.heads(X @ self["key"])
+        logits = torch.bmm(keys, queries.mT)
+        if allowed is not None:
+            logits = logits.view(B, H, T, T).masked_fill(~allowed.mT, -torch.inf).view(-1, T, T)
+        A = torch.softmax(logits, dim=1)
+        attended = torch.bmm(A.mT, self.heads(self.linear(X, "value")))
+        if H > 1:
+            attended = attended.view(B, H, T, -1).transpose(1, 2)
+        return self._add_residual(attended.reshape(F.shape), F, beta)
+
+    def attend_last(self, F: Tensor, beta: Strength, mask: Tensor | None) -> Tensor:
+        """Return Z (*S, N, D) for the last real token of each sample, its only query."""
+        S, N, D = self.S, self.N, F.shape[-1]
+        H, K = self.config.n_heads, self.config.d_qk
+        X = self.normalise(F, "norm1")
+        F_last = self._last_tokens(F, mask)
+        X_last = F_last if X is F else self._last_tokens(X, mask)
+        query = (self.linear(X_last, "query") / math.sqrt(K)).view(*S, N, H, K)
+        # (q W_K^T) F^T: no key projection of all tokens; the key bias drops out of the softmax
+        if H == 1:
+            query = (query[..., 0, :] @ self["key"].mT).unsqueeze(-2)
+        else:
+            query = torch.einsum("...nhk,...dhk->...nhd", query, self["key"].view(*S, D, H, K))
+        tokens = X.view(self.B, self.T, D)
+        logits = torch.bmm(query.reshape(self.B, H, D), tokens.mT)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, :], -torch.inf)
+        # the last token sees every real token, so causal attention changes nothing here
+        context = torch.bmm(torch.softmax(logits, dim=-1), tokens).view(*S, N, H, D)
+        if H == 1:
+            attended = context[..., 0, :] @ self["value"]
+        else:
+            value = self["value"].view(*S, D, H, D // H)
+            attended = torch.einsum("...nhd,...dhv->...nhv", context, value).flatten(-2)
+        if self.config.layer_norm:  # attention weights sum to one: the value bias passes through
+            attended = attended + self["value_bias"].unsqueeze(-2)
+        return self._add_residual(attended, F_last, beta)
+
+    def _add_residual(self, attended: Tensor, F: Tensor, beta: Strength) -> Tensor:
+        if self.config.n_heads > 1 or self.config.layer_norm:
+            attended = self.linear(attended, "output")
+        return add_scaled(attended, F, beta)
+
+    def _last_tokens(self, rows: Tensor, mask: Tensor | None) -> Tensor:
+        tokens = rows.view(self.B, self.T, -1)
+        if mask is None:
+            last = tokens[:, -1]
+        else:
+            last = tokens[torch.arange(self.B, device=mask.device), mask.sum(1) - 1]
+        return last.view(*self.S, self.N, -1)
+
+    def hidden(self, Z: Tensor) -> Tensor:
+        """Return phi(Z W_1)."""
+        before = self.linear(self.normalise(Z, "norm2"), "ffn_in")
+        if self.config.activation == "relu":
+            return torch.relu_(before)  # in place: the linear map does not need its output
+        return ACTIVATIONS[self.config.activation](before)
+
+    def second_linear(self, H: Tensor) -> Tensor:
+        """Return H W_2 (plus its bias)."""
+        return self.linear(H, "ffn_out")
+
+    def read_tokens(self, Z: Tensor, H: Tensor, gamma: Strength) -> Tensor:
+        """Return the readout of all tokens, without its bias: one row a token, or one of all."""
+        config, D, C = self.config, Z.shape[-1], self.config.n_outputs
+        readout = self.weights["readout"]
+        flat = config.pooling == "flatten"
+        rows = (*self.S, self.N, -1) if flat else (*self.S, self.N * self.T, -1)
+        if not absorb_readout(config, self.N, self.T):
+            return add_scaled(self.second_linear(H), Z, gamma).view(rows) @ readout
+        per_token = readout.view(*self.S, -1, D, C)  # one matrix, or one a token
+        combined = (self["ffn_out"].unsqueeze(-3) @ per_token).view(*self.S, -1, C)
+        y = Z.view(rows) @ (gamma * readout) + H.view(rows) @ combined
+        if config.layer_norm:
+            y = y + self["ffn_out_bias"].unsqueeze(-2) @ per_token.sum(-3)
+        return y

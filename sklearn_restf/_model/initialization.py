@@ -24,6 +24,38 @@ def is_weight(name: str) -> bool:
     return not leaf.endswith("_bias") and not leaf.startswith("norm") and leaf != "position"
 
 
+class ParameterViews:
+    """Names and shapes of the parameters that a flat vector holds one after another.
+
+    The vector may have a leading model axis: (*S, P).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+
+    def __call__(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return one view of the vector per parameter."""
+        pieces = torch.split(theta, self.sizes, dim=-1)
+        return {
+            name: piece.view(*theta.shape[:-1], *shape)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
+
+    def flatten(self, state: NumpyState) -> np.ndarray:
+        """Return the vector of some parameters."""
+        return np.concatenate([state[name].reshape(-1) for name in self.shapes])
+
+    def state(self, theta: torch.Tensor) -> NumpyState:
+        """Copy the parameters of one vector into NumPy arrays."""
+        return {name: view.cpu().numpy().copy() for name, view in self(theta.detach()).items()}
+
+    def decay(self, alpha: float) -> torch.Tensor:
+        """Return alpha at the weights, which carry the L2 penalty, and 0 elsewhere; float64."""
+        values = [alpha * is_weight(name) for name in self.shapes]
+        return torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(self.sizes))
+
+
 def initial_state(
     config: ModuleConfig, random_state: np.random.RandomState, *, init: str, init_scale: float
 ) -> NumpyState:

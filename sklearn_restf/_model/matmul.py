@@ -72,6 +72,8 @@ def silent(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Return ``a @ b``, in `out` where it is given and the library can do that."""
+    if a.ndim > 2:
+        return products(a, b, out)
     if a.shape[1] == 1:  # an outer product is one multiplication
         return torch.mul(a, b, out=out)
     if a.shape[0] * b.numel() >= SMALL_PRODUCT and (one_dnn := _one_dnn_for(a)):
@@ -86,13 +88,27 @@ def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     return _by_numpy(a, b, out) if _numpy_serves(a) else torch.bmm(a, b, out=out)
 
 
-def add_reduction(target: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add ``a.T @ b``, a sum over many rows, to `target`."""
+def add_product(
+    c: Tensor, a: Tensor, b: Tensor, c_scale: float | Tensor = 1.0, scale: float = 1.0
+) -> Tensor:
+    """Return ``c_scale c + scale a b``; a tensor of scales has one for each of several products."""
+    if a.ndim == 2:
+        return torch.addmm(c, a, b, beta=c_scale, alpha=scale)
+    if isinstance(c_scale, Tensor):
+        c, c_scale = c * c_scale, 1.0
+    return torch.baddbmm(c, a, b, beta=c_scale, alpha=scale)
+
+
+def add_reduction(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Add ``scale a^T b``, a sum over many rows, to `target`."""
+    if a.ndim > 2:
+        target.add_(products(a.mT, b), alpha=scale)
+        return
     m, n = target.shape
     large = a.numel() * n >= SMALL_REDUCTION and max(m, n) >= NARROW
     if large and (one_dnn := _one_dnn_for(a)):
-        target.add_(one_dnn(a.T, b.T) if m <= n else one_dnn(b.T, a.T).T)
+        target.add_(one_dnn(a.T, b.T) if m <= n else one_dnn(b.T, a.T).T, alpha=scale)
     elif a.dtype == torch.float64 and _numpy_serves(a):
-        target.add_(_by_numpy(a.T, b))
+        target.add_(_by_numpy(a.T, b), alpha=scale)
     else:
-        target.addmm_(a.T, b)
+        target.addmm_(a.T, b, alpha=scale)

@@ -25,7 +25,7 @@ def identity(net: FullBatchNet) -> dict[str, Any]:
     settings, optimizer = net.settings, net.optimizer_
     found = {
         **asdict(net.module_.config),
-        "loss": settings.loss.__name__,
+        "loss": settings.loss.name,
         "learning_rate": settings.learning_rate,
         "momentum": settings.momentum,
         "alpha": settings.alpha,

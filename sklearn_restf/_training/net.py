@@ -1,7 +1,8 @@
 """The training loop: a skorch net whose epoch is one full-batch gradient-descent step.
 
 skorch brings callbacks, history, checkpoints and progress; the exact objective and the
-step rule are in :mod:`sklearn_restf._training.gradient_descent`.
+step rule are in :mod:`sklearn_restf._training.objective` and
+:mod:`sklearn_restf._training.step_rule`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from skorch import NeuralNet
 
 from sklearn_restf._data.batches import Batches, with_less_memory
 from sklearn_restf._model.initialization import state_of
-from sklearn_restf._model.losses import probabilities
 from sklearn_restf._model.module import ResidualTransformer
-from sklearn_restf._training.best_weights import Best
-from sklearn_restf._training.cuda_graph import choose_descent
+from sklearn_restf._training.batched_descent import BatchedDescent, pays_for_one
 from sklearn_restf._training.distributed_objective import SharedObjective
-from sklearn_restf._training.gradient_descent import GROWTH, first_rate
+from sklearn_restf._training.gradient_descent import GradientDescent
 from sklearn_restf._training.objective import Objective
 from sklearn_restf._training.observers import Observers, StoppedByCallback
 from sklearn_restf._training.progress import Progress
+from sklearn_restf._training.step_rule import StepRule, first_rate
+from sklearn_restf._training.stopping import Best, StoppingRule
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training.training_state import restore, state_of_training
 from sklearn_restf._utils.interrupts import InterruptWatch
@@ -37,8 +38,6 @@ from sklearn_restf._utils.process_group import (
     StoppedByPeer,
     alone,
 )
-
-BLOW_UP = 1e6  # a constant rate whose loss exceeds this multiple of the first one diverges
 
 # begin(iteration) and end(iteration, net), True to stop, of scikit-learn's callback protocol
 IterationHooks = tuple[Callable[[int], None], Callable[[int, "FullBatchNet"], bool]]
@@ -126,21 +125,11 @@ class FullBatchNet(NeuralNet):
             lr = previous if isinstance(rate, str) else rate  # a rate the user sets anew counts
         else:
             lr = first_rate(rate, self.objective_.gauss_newton_norm)
-        self.optimizer_ = choose_descent(
-            self.objective_,
-            self.train,
-            self.valid,
-            # whoever wants to see every iteration has to wait for it
-            watched=bool(self.callbacks or self.hooks),
-            n_iter=settings.max_iter,
-            lr=lr,
-            momentum=settings.momentum,
-            guarded=isinstance(rate, str),
-            growth=GROWTH if rate == "adaptive" else 1.0,
-        )
+        rule = StepRule.of(settings, lr)
+        self.optimizer_ = GradientDescent(self.objective_, rule)
         if velocity is not None:
             self.optimizer_.velocity.copy_(torch.from_numpy(np.array(velocity)))
-            self.optimizer_.moving = settings.momentum > 0
+            rule.moving = settings.momentum > 0
         return self
 
     def get_iterator(self, dataset: Any, training: bool = False) -> Any:
@@ -172,8 +161,11 @@ class FullBatchNet(NeuralNet):
 
     def run(self) -> TrainingResult:
         """Train and return what happened; an interrupt ends training, it loses nothing."""
-        assert self.train is not None
         self.initialize()
+        # whoever wants to see every iteration has to wait for the device
+        watched = bool(self.callbacks or self.hooks)
+        if not watched and pays_for_one(self.objective_, self.valid):
+            return self._run_ahead()
         result = self.result_ = TrainingResult(state_of(self.module_))  # for checkpoints, too
         best = self.best_ = Best(self.objective_.theta)
         observers = Observers(self) if self.callbacks_ else None
@@ -203,6 +195,31 @@ class FullBatchNet(NeuralNet):
         self._finish(result, best, observers)
         return self.group.finish(result)
 
+    def _run_ahead(self) -> TrainingResult:
+        """Train on the device without waiting for it; nobody watches but the progress."""
+        optimizer = self.optimizer_
+        told: list[float] = []
+        descent = BatchedDescent(
+            self.objective_, [optimizer.rule], self.settings, self.valid, optimizer.velocity
+        )
+        descent.start()
+        losses, reason = descent.histories.losses[0], ""
+        check_validation_loss(descent.histories.criterion[0, 0], losses[0])
+        try:
+            shown: Any = range(1, self.settings.max_iter + 1)
+            shown = iter(self.progress(shown, told) if self.progress else shown)
+            for n_iter in descent.iterations():
+                while len(told) < n_iter:
+                    next(shown)
+                    told.append(losses[len(told) + 1])
+            next(shown, None)  # what comes after the last
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        (result,) = descent.results(reason)
+        if not result.kept_best and bool(descent.rule.moving[0]):
+            result.velocity = descent.velocity[0].cpu().numpy().copy()
+        return result
+
     def _join(self) -> None:
         """Start where rank 0 starts, which may have a checkpoint."""
         if isinstance(self.objective_, SharedObjective) and not self.objective_.has_begun:
@@ -218,53 +235,51 @@ class FullBatchNet(NeuralNet):
         if not math.isfinite(first):
             result.stop_reason = "diverged"
             return
-        criterion = first if self.valid is None else self.validation_loss(self.valid)
-        if not math.isfinite(criterion):
-            raise ValueError(
-                "The validation loss is not finite: X_val (or the held-out part of X) is too far "
-                "from the training samples. Check its units."
-            )
+        criterion = self._criterion(first)
+        check_validation_loss(criterion, first)
         best.offer(criterion, 0)
         if observers:
             observers.gradient_computed()
 
     def _loop(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
-        valid, settings = self.valid, self.settings
-        iterations: Any = range(result.n_iter + 1, settings.max_iter + 1)
-        stop = self._stop_reason(result, best) if result.n_iter else None
-        if stop is not None:  # only after a checkpoint
-            result.stop_reason = stop
+        settings, optimizer, validated = self.settings, self.optimizer_, self.valid is not None
+        stopping = StoppingRule(
+            settings, validated=validated, first=result.losses[0], criterion=best.history[0]
+        )
+        reason = ""
+        numbers = result.losses, result.gradient_norms, best.history
+        for values in list(zip(*numbers, strict=True))[1:]:  # after a checkpoint
+            reason = stopping.after(*values)
+        if reason:
+            result.stop_reason = reason
             return
+        iterations: Any = range(result.n_iter + 1, settings.max_iter + 1)
         if self.progress:
             iterations = self.progress(iterations, result.losses)
         # without anyone to see it, a step needs no hooks: a tenth of a small iteration
-        step = self.optimizer_.step if observers or self.hooks else self.optimizer_.advance
+        step = optimizer.step if observers or self.hooks else optimizer.advance
         for iteration in iterations:
-            # a zero gradient ends training, but not before there was an iteration
-            if result.gradient_norms[-1] == 0 and settings.tol is not None and iteration > 1:
-                result.stop_reason = "stationary"
-                return
             if self.hooks:
                 self.hooks[0](iteration)
             if observers:
                 observers.iteration_begin()
             reason = step()
-            loss = self.optimizer_.loss
             if reason == "stalled":
-                result.stop_reason = "stalled"
+                result.stop_reason = reason
                 return
-            if not loss <= BLOW_UP * max(result.losses[0], 1.0):
-                result.learning_rates.append(self.optimizer_.last_rate)
+            loss = optimizer.loss
+            if stopping.diverges(loss):
+                result.learning_rates.append(optimizer.rule.last_rate)
                 result.losses.append(loss)
                 result.stop_reason = "diverged"
                 return
-            norm = self.optimizer_.gradient_norm()
-            criterion = loss if valid is None else self.validation_loss(valid)
+            norm = self.objective_.gradient_norm()
+            criterion = self._criterion(loss)
             # an interrupt before `offer` has ended leaves this iteration unfinished: `n_offered`
-            result.learning_rates.append(self.optimizer_.last_rate)
+            result.learning_rates.append(optimizer.rule.last_rate)
             result.losses.append(loss)
             result.gradient_norms.append(norm)
-            if valid is not None:
+            if validated:
                 result.validation_losses.append(criterion)
             improved = best.offer(criterion, iteration)
             if observers:
@@ -272,33 +287,19 @@ class FullBatchNet(NeuralNet):
             if self.hooks and self.hooks[1](iteration, self):
                 result.stop_reason = "callback"
                 return
-            stop = self._stop_reason(result, best)
-            if stop is not None:
-                result.stop_reason = stop
+            result.stop_reason = stopping.after(loss, norm, criterion)
+            if result.stop_reason not in ("", "max_iter"):  # there the iterations end themselves
                 return
-
-    def _stop_reason(self, result: TrainingResult, best: Best) -> str | None:
-        tol, patience = self.settings.tol, self.settings.n_iter_no_change
-        if tol is None:
-            return None
-        values, reason = result.losses, "tol"
-        if self.valid is not None:
-            values, reason = best.history, "early_stopping"
-        if len(values) <= patience:
-            return None
-        before, now = min(values[:-patience]), min(values[-patience:])
-        return reason if before - now <= tol * abs(before) else None
 
     def _finish(self, result: TrainingResult, best: Best, observers: Observers | None) -> None:
         """Decide which weights to keep; callbacks see those, and may change them."""
-        self.optimizer_.settle(result.n_iter, best.theta)
         result.best_iteration = best.iteration
         result.learning_rate = self.optimizer_.param_groups[0]["lr"]
         interrupted = result.stop_reason in ("interrupted", "diverged")
         result.kept_best = self.valid is not None or interrupted
         if result.kept_best:
             self.objective_.theta.copy_(best.theta)
-        elif self.optimizer_.moving:
+        elif self.optimizer_.rule.moving:
             result.velocity = self.optimizer_.velocity.detach().cpu().numpy().copy()
         result.loss = result.losses[best.iteration if result.kept_best else -1]
         if observers:
@@ -313,9 +314,11 @@ class FullBatchNet(NeuralNet):
                 result.loss, result.velocity = self.objective_.evaluate(), None
         result.state = state_of(self.module_)
 
-    def validation_loss(self, valid: Batches) -> float:
-        """Return the loss on the validation set, without penalty."""
-        value = self.optimizer_.validation_loss(valid)
+    def _criterion(self, loss: float) -> float:
+        """Return what stopping watches: the loss, or that on the validation set."""
+        if self.valid is None:
+            return loss
+        value = self.objective_.validation_loss(self.valid)
         return math.inf if math.isnan(value) else value
 
     def predict_batches(self, batches: Batches) -> torch.Tensor:
@@ -341,7 +344,7 @@ class FullBatchClassifierNet(ClassifierMixin, FullBatchNet):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities (n, K)."""
-        return probabilities(self.settings.loss, super().predict_proba(X))
+        return self.settings.loss.probabilities(super().predict_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return class indices (n,)."""
@@ -352,6 +355,15 @@ class FullBatchClassifierNet(ClassifierMixin, FullBatchNet):
         """Class indices."""
         n_outputs = self.module_.config.n_outputs
         return np.arange(max(n_outputs, 2))
+
+
+def check_validation_loss(criterion: float, first: float) -> None:
+    """Raise where training could begin, but the validation samples cannot be watched."""
+    if math.isfinite(first) and not math.isfinite(criterion):
+        raise ValueError(
+            "The validation loss is not finite: X_val (or the held-out part of X) is too far "
+            "from the training samples. Check its units."
+        )
 
 
 @contextmanager

@@ -1,26 +1,27 @@
 """The training objective on a flat parameter vector, and its exact gradient.
 
-Everything here is about one vector `theta` of all parameters. The module's parameters are
-views of it, and their ``.grad`` views of `gradient`, so that a step is two or three vector
-operations whatever the number of layers.
+Everything here is about one vector `theta` of all parameters, or one for each of several models
+of the same shape: theta (*S, P). The parameters are views of it, and their gradients views of
+`gradient`, so that a step is two or three vector operations whatever the number of layers.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sklearn_restf._data.batches import Batch, Batches, with_less_memory
-from sklearn_restf._model import forward as forward_module
-from sklearn_restf._model.gradient import FusedLayer, is_supported
-from sklearn_restf._model.initialization import is_weight
-from sklearn_restf._model.losses import Loss, curvature_bound, loss_and_slope
+from sklearn_restf._model.forward import Parameters, Strength, forward
+from sklearn_restf._model.gradient import ClosedForm, is_supported
+from sklearn_restf._model.initialization import ParameterViews
+from sklearn_restf._model.linearization import LinearizedBatch, output_weights
+from sklearn_restf._model.losses import Loss
 from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._training.stacked_samples import StackedSamples
 
 
 class Objective:
@@ -32,13 +33,18 @@ class Objective:
     Parameters
     ----------
     module : ResidualTransformer
-        Its parameters become views of `theta`, their ``.grad`` views of `gradient`.
-    batches : Batches
+        The model. Without `theta` its parameters become views of it, their ``.grad`` views of
+        `gradient`.
+    batches : Batches or StackedSamples
         All samples.
-    loss : callable
+    loss : Loss
         One of :mod:`sklearn_restf._model.losses`.
     alpha : float
         Strength of the L2 penalty.
+    theta : Tensor of shape (S, P), optional
+        The parameters of several models of the module's shape, each with its own samples.
+    strengths : pair of Tensor of shape (S, 1, 1), optional
+        Their beta and gamma.
     closed_form : bool
         Whether to use the closed-form gradient where there is one; autograd otherwise.
     """
@@ -46,63 +52,65 @@ class Objective:
     def __init__(
         self,
         module: ResidualTransformer,
-        batches: Batches,
+        batches: Batches | StackedSamples,
         loss: Loss,
         alpha: float,
         *,
+        theta: Tensor | None = None,
+        strengths: tuple[Strength, Strength] | None = None,
         closed_form: bool = True,
     ) -> None:
-        self.module, self.batches, self.loss, self.alpha = module, batches, loss, alpha
-        named = list(module.named_parameters())
-        self.parameters = [parameter for _, parameter in named]
-        self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        self.gradient = torch.zeros_like(self.theta)
-        self.decay = torch.cat(
-            [torch.full_like(p, alpha * is_weight(name)).detach().reshape(-1) for name, p in named]
-        )
-        for parameter, value, gradient in zip(
-            self.parameters, self.views(self.theta), self.views(self.gradient), strict=True
-        ):
-            parameter.data, parameter.grad = value, gradient
-        self._engine_class = (
-            _ClosedForm if closed_form and is_supported(module.config) else _Autograd
-        )
+        self.module, self.loss, self.alpha = module, loss, alpha
+        self.batches: Any = batches
+        self.config = config = module.config
+        self.strengths: Any = strengths or (config.residual_beta, config.ffn_residual_beta)
+        self.views = ParameterViews(module)
+        self.parameters = list(module.parameters())
+        self.several = theta is not None
+        if theta is None:
+            theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self.decay = self.views.decay(alpha).to(theta)
+        self._engine_class = ClosedFormEngine if closed_form and is_supported(config) else Autograd
+        self.theta, self.gradient = theta, torch.zeros_like(theta)
+        self.weights = self.views(theta)
         self._engine: Any = self._engine_class(self)
+        if not self.several:
+            gradients = self.views(self.gradient)
+            for name, parameter in module.named_parameters():
+                parameter.data, parameter.grad = self.weights[name], gradients[name]
 
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """Return one view of a flat vector per parameter."""
-        pieces = torch.split(flat, [p.numel() for p in self.parameters])
-        return [piece.view(p.shape) for piece, p in zip(pieces, self.parameters, strict=True)]
-
-    def predict(self, batch: Batch) -> Tensor:
+    def predict(self, batch: Batch, weights: Parameters | None = None) -> Tensor:
         """Return the predictions for one batch, in the cheapest order."""
-        return forward_module.forward(self.module, batch.x, batch.mask)
+        weights, (beta, gamma) = weights or self.weights, self.strengths
+        return forward(self.config, weights, batch.x, batch.mask, beta=beta, gamma=gamma)
 
-    def batch_loss(self, batch: Batch) -> Tensor:
+    def batch_loss(self, batch: Batch, weights: Parameters | None = None) -> Tensor:
         """Return the weighted loss of one batch, without the penalty."""
-        return self.loss(self.predict(batch), batch.y, batch.weight, batch.mask)
+        return self.loss(self.predict(batch, weights), batch.y, batch.weight, batch.mask)
 
-    def samples_loss(self, batches: Batches, read: Callable[[Tensor], Any] = float) -> Any:
+    def samples_loss(self, batches: Any, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the weighted loss of any samples, without penalty and gradient."""
         with torch.no_grad():
             return with_less_memory(
                 batches, lambda: sum((read(self.batch_loss(batch)) for batch in batches), 0.0)
             )
 
-    def validation_loss(self, valid: Batches) -> float:
+    def validation_loss(self, valid: Any) -> Any:
         """Return the loss on the validation samples at the last evaluated point."""
         return self.samples_loss(valid)
 
     def penalty(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the L2 penalty."""
-        return 0.0 if self.alpha == 0 else 0.5 * read((self.decay * self.theta) @ self.theta)
+        if self.alpha == 0:
+            return 0.0
+        return 0.5 * read((self.decay * self.theta * self.theta).sum(-1))
 
     def evaluate(self, read: Callable[[Tensor], Any] = float) -> Any:
         """Return the objective at `theta`, remembering what :meth:`differentiate` needs.
 
         In chunks the gradient is computed along, in the hope that this point is accepted:
         cheaper than a second forward pass, since most steps are. `read` turns a tensor of one
-        number into a float, which waits for the device, or leaves it as it is.
+        number into a float, which waits for the device, or leaves tensors as they are.
         """
         return self._in_chunks(lambda: self._engine.evaluate(read)) + self.penalty(read)
 
@@ -123,6 +131,8 @@ class Objective:
         while True:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):
                 return call()
+            if self.several:
+                raise torch.cuda.OutOfMemoryError("too many models side by side")
             if self.theta.is_cuda and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("out of memory while a graph is captured")
             self._engine = None  # lets go of what it keeps
@@ -132,7 +142,7 @@ class Objective:
     def zero_frozen(self, *vectors: Tensor) -> None:
         """Zero the gradient (and other flat vectors) at parameters that a callback froze."""
         for vector in (self.gradient, *vectors):
-            for parameter, piece in zip(self.parameters, self.views(vector), strict=True):
+            for parameter, piece in zip(self.parameters, self.views(vector).values(), strict=True):
                 if not parameter.requires_grad:
                     piece.zero_()
 
@@ -143,9 +153,8 @@ class Objective:
     def gauss_newton_norm(self, max_iter: int = 30, tol: float = 1e-3) -> float:
         """Return ||J||^2 of the weighted mean loss: the largest Gauss-Newton eigenvalue.
 
-        Power iteration on ``J^T W J``; the Jacobian-vector product comes from
-        differentiating ``J^T u`` in u, so that plain reverse mode suffices. For the log-loss
-        the curvature of the loss in the predictions is bounded (1/4, 1/2).
+        Power iteration on ``J^T W J``. For the log-loss the curvature of the loss in the
+        predictions is bounded (1/4, 1/2).
         """
         # a fixed start that is no eigenvector by symmetry; no random numbers are spent on it
         vector = torch.cos(torch.arange(len(self.theta), dtype=torch.float64)).to(self.theta)
@@ -157,53 +166,31 @@ class Objective:
             vector = product
             if eigenvalue == 0 or abs(eigenvalue - previous) <= tol * eigenvalue:
                 break
-        return curvature_bound(self.loss) * eigenvalue + self.alpha
+        return self.loss.largest_curvature * eigenvalue + self.alpha
 
     def gauss_newton_product(self, vector: Tensor) -> Tensor:
         """Return ``J^T W J`` times a vector of parameters."""
-        return self._in_chunks(partial(self._gauss_newton_sum, vector))
 
-    def _gauss_newton_sum(self, vector: Tensor) -> Tensor:
-        product = torch.zeros_like(vector)
-        for batch in self.batches:
-            product += self._gauss_newton_product(batch, vector)
-        return product
+        def of_batch(batch: Batch) -> Tensor:
+            linearized = LinearizedBatch(self.module, batch.x, batch.mask)
+            weights = output_weights(linearized.output, batch.weight, batch.mask)
+            return linearized.gauss_newton_product(vector, lambda pushed: weights * pushed)
 
-    def _gauss_newton_product(self, batch: Batch, vector: Tensor) -> Tensor:
-        output = self.module(batch.x, batch.mask)
-        weight = batch.weight.view(-1, *[1] * (output.ndim - 1))
-        if output.ndim == 3 and batch.mask is not None:
-            weight = weight * batch.mask[:, :, None]
-        u = torch.zeros_like(output, requires_grad=True)
-        pulled = torch.autograd.grad(
-            output, self.parameters, u, create_graph=True, allow_unused=True
-        )
-        inner = sum(
-            (piece * direction).sum()
-            for piece, direction in zip(pulled, self.views(vector), strict=True)
-            if piece is not None
-        )
-        (pushed,) = torch.autograd.grad(inner, u, retain_graph=True)
-        back = torch.autograd.grad(
-            output, self.parameters, weight * pushed.detach(), allow_unused=True
-        )
-        return flatten(back, self.parameters)
+        zero = torch.zeros_like(vector)
+        return self._in_chunks(lambda: sum((of_batch(batch) for batch in self.batches), zero))
 
 
-class _ClosedForm:
-    """Loss and gradient through :class:`FusedLayer`."""
+class ClosedFormEngine:
+    """Loss and gradient through :class:`ClosedForm`."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective, self.batches = objective, objective.batches
         self.keeps = self.batches.keeps_graph
-        module = objective.module
-        self.target = objective.gradient if self.keeps else torch.zeros_like(objective.gradient)
-        names = [name for name, _ in module.named_parameters()]
-        views = dict(zip(names, objective.views(self.target), strict=True))
-        weights = dict(zip(names, objective.views(objective.theta), strict=True))
+        target = objective.gradient if self.keeps else torch.zeros_like(objective.gradient)
+        self.target, self.gradients = target, objective.views(target)
         # one per batch keeps intermediates until the gradient is asked for
         count = len(self.batches.row_sets) if self.keeps else 1
-        self.layers = [FusedLayer(module.config, weights, views) for _ in range(count)]
+        self.layers = [ClosedForm(objective.config, *objective.strengths) for _ in range(count)]
         if self.keeps:
             for layer, batch in zip(self.layers, self.batches, strict=True):
                 layer.bind(batch.x, batch.mask)
@@ -217,14 +204,15 @@ class _ClosedForm:
             self.target.zero_()
         for i, batch in enumerate(self.batches):
             layer = self.layers[i] if self.keeps else self.layers[0].bind(batch.x, batch.mask)
-            loss, slope = loss_and_slope(
-                self.objective.loss, layer.forward(), batch.y, batch.weight, batch.mask
+            prediction = layer.forward(self.objective.weights)
+            loss, slope = self.objective.loss.value_and_slope(
+                prediction, batch.y, batch.weight, batch.mask
             )
             value = value + read(loss)
             if self.keeps:
                 self.slopes.append(slope)
             else:
-                layer.backward(slope)
+                layer.backward(slope, self.gradients)
         return value
 
     @torch.no_grad()
@@ -233,52 +221,43 @@ class _ClosedForm:
         if not self.keeps:
             self.objective.gradient.add_(self.target)
         for layer, slope in zip(self.layers, self.slopes, strict=False):
-            layer.backward(slope)
+            layer.backward(slope, self.gradients)
         self.slopes = []
 
 
-class _Autograd:
+class Autograd:
     """Loss and gradient of any model through autograd."""
 
     def __init__(self, objective: Objective) -> None:
         self.objective, self.batches = objective, objective.batches
-        self.graph: Tensor | None = None
+        self.leaf, self.loss = objective.theta, objective.theta  # with the graph
         self.flat: Tensor | None = None
 
     def evaluate(self, read: Callable[[Tensor], Any]) -> Any:
         """Return the loss, with the gradient pending."""
-        objective = self.objective
-        self.graph = self.flat = None
+        self.flat = None
         if self.batches.keeps_graph:
-            terms = [objective.batch_loss(batch) for batch in self.batches]
-            self.graph = terms[0] if len(terms) == 1 else torch.stack(terms).sum()
-            return read(self.graph.detach())
-        value, self.flat = 0.0, torch.zeros_like(objective.theta)
+            return read(self._loss(self.batches))
+        value, self.flat = 0.0, torch.zeros_like(self.objective.theta)
         for batch in self.batches:
-            term = objective.batch_loss(batch)
-            self.flat += self._gradient(term)
-            value = value + read(term.detach())
+            value = value + read(self._loss([batch]))
+            self.flat += self._gradient()
         return value
+
+    def _loss(self, batches: Iterable[Batch]) -> Tensor:
+        objective = self.objective
+        self.leaf = objective.theta.detach().clone().requires_grad_()
+        weights = objective.views(self.leaf)
+        terms = [objective.batch_loss(batch, weights) for batch in batches]
+        self.loss = terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)
+        return self.loss.detach()
+
+    def _gradient(self) -> Tensor:
+        (gradient,) = torch.autograd.grad(self.loss.sum(), self.leaf)
+        self.loss = self.leaf  # lets go of the graph
+        return gradient
 
     def add_gradient(self) -> None:
         """Add the gradient at the last evaluated point."""
-        flat = self.flat if self.graph is None else self._gradient(self.graph)
-        assert flat is not None
-        self.objective.gradient.add_(flat)
-        self.graph = self.flat = None
-
-    def _gradient(self, value: Tensor) -> Tensor:
-        parameters = self.objective.parameters
-        trainable = [p for p in parameters if p.requires_grad]
-        pieces = iter(torch.autograd.grad(value, trainable, allow_unused=True))
-        return flatten([next(pieces) if p.requires_grad else None for p in parameters], parameters)
-
-
-def flatten(pieces: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    """Concatenate one gradient per parameter; None (unused) means zero."""
-    return torch.cat(
-        [
-            torch.zeros_like(parameter).reshape(-1) if piece is None else piece.reshape(-1)
-            for piece, parameter in zip(pieces, parameters, strict=True)
-        ]
-    ).detach()
+        self.objective.gradient.add_(self._gradient() if self.flat is None else self.flat)
+        self.flat = None

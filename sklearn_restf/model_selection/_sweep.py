@@ -21,18 +21,16 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn_restf._data.batches import activation_bytes, work_per_pass
 from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.outcome import report
-from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model.gradient import is_supported
+from sklearn_restf._model.initialization import ParameterViews, build_module
 from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ModuleConfig
-from sklearn_restf._training import cuda_graph
-from sklearn_restf._training.gradient_descent import first_rate
+from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
+from sklearn_restf._training.batched_descent import BatchedDescent
 from sklearn_restf._training.net import gradients_enabled
 from sklearn_restf._training.objective import Objective
 from sklearn_restf._training.problem import Problem, module_config
-from sklearn_restf._training.sweep_ahead import DeviceStackedDescent
-from sklearn_restf._training.sweep_descent import StackedDescent
-from sklearn_restf._training.sweep_fused import is_supported
-from sklearn_restf._training.sweep_objective import StackedObjective
+from sklearn_restf._training.stacked_samples import StackedSamples
+from sklearn_restf._training.step_rule import StepRule, first_rate
 from sklearn_restf._training.training_result import TrainingResult
 from sklearn_restf._utils.device import resolve_device
 from sklearn_restf._utils.threads import thread_limit
@@ -203,12 +201,35 @@ def train(group: list[Run]) -> None:
     problems = [run.problem for run in group]
     settings = group[0].estimator._training_settings()
     rates = [first_rate(settings.learning_rate, partial(curvature, run)) for run in group]
-    objective = StackedObjective(config, problems, loss, settings.alpha)
-    ahead = objective.device.type in cuda_graph.DEVICES
-    descent_class = DeviceStackedDescent if ahead else StackedDescent
-    descent = descent_class(objective, objective.initial(problems), np.array(rates), settings)
+    rules = [StepRule.of(settings, rate) for rate in rates]
+    objective = stack(config, problems, loss, settings.alpha)
+    held_out = [problem.valid for problem in problems if problem.valid is not None]
+    valid = StackedSamples.of(held_out) if held_out else None
+    descent = BatchedDescent(objective, rules, settings, valid)
     for run, result in zip(group, descent.run(), strict=True):
         run.result = result
+
+
+def stack(config: ModuleConfig, problems: Sequence[Problem], loss: Loss, alpha: float) -> Objective:
+    """Return the objective of several models of one shape."""
+    module, first = ResidualTransformer(config), problems[0]
+
+    def tensor(values: Any) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=torch.float64).to(first.dtype).to(first.device)
+
+    views = ParameterViews(module)
+    configs = [problem.config for problem in problems]
+    return Objective(
+        module,
+        StackedSamples.of([problem.train for problem in problems]),
+        loss,
+        alpha,
+        theta=tensor(np.stack([views.flatten(problem.state) for problem in problems])),
+        strengths=(
+            tensor([c.residual_beta for c in configs])[:, None, None],
+            tensor([c.ffn_residual_beta for c in configs])[:, None, None],
+        ),
+    )
 
 
 def curvature(run: Run) -> float:
