@@ -98,6 +98,7 @@ class BetaSweepMixin(ResidualTransformerBase):
         others: Log = []  # what joblib has to say, for one
         with recording(others):
             outcomes = run_sweep(plain, self._betas(), data, folds, scorer, n_jobs=self.n_jobs)
+        data.posed.__dict__.clear()  # what the last fold has on the device
         for category, message in others:
             warn(message, category)
         warn_of_outcomes(type(self).__name__, outcomes)

@@ -15,7 +15,6 @@ import joblib
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_restf._data.batches import activation_bytes, work_per_pass
@@ -88,7 +87,7 @@ def models_side_by_side(plain: TrainableBase, data: SweepData, fold: Fold, jobs:
     device = resolve_device(plain.device).type
     if device == "cpu" and data.samples.tokens.values.nbytes > LARGEST_WORK[True]:
         return 1  # without copying a large array first
-    _, problem = pose(plain, data, fold)
+    _, problem = data.problem(plain, fold)
     train, config = problem.train, problem.config
     if not train.keeps_graph:
         return 1
@@ -163,28 +162,14 @@ def fit_side_by_side(plain: TrainableBase, data: SweepData, tasks: Sequence[Task
 def prepare(plain: TrainableBase, data: SweepData, tasks: Sequence[Task]) -> list[Run]:
     """Pose the problem of every task; those of one fold share everything but residual_beta."""
     runs: list[Run] = []
-    posed: dict[int, tuple[TrainableBase, Problem]] = {}
     for beta, fold in tasks:
         start = time.perf_counter()
-        if id(fold) not in posed:
-            posed[id(fold)] = pose(plain, data, fold)
-        estimator, problem = posed[id(fold)]
+        estimator, problem = data.problem(plain, fold)
         estimator = copy.copy(estimator).set_params(residual_beta=beta)
         config = module_config(estimator, problem.layout, problem.config.n_outputs)
         runs.append(Run(estimator, replace(problem, config=config), fold))
         runs[-1].seconds = time.perf_counter() - start
     return runs
-
-
-def pose(plain: TrainableBase, data: SweepData, fold: Fold) -> tuple[TrainableBase, Problem]:
-    """Return an estimator that has seen the training samples of a fold, and its problem."""
-    estimator = clone(plain)
-    vars(estimator).update(data.attributes)
-    random_state = check_random_state(estimator.random_state)
-    samples = data.training_samples(estimator, fold)
-    samples, valid = estimator._split(samples, None, random_state)
-    device = resolve_device(estimator.device)
-    return estimator, estimator._pose(samples, valid, None, random_state, device)
 
 
 def kind(run: Run) -> tuple[ModuleConfig, Loss]:

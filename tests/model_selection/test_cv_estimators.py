@@ -29,6 +29,7 @@ from sklearn_restf import (
 )
 from sklearn_restf._data.arrays import read_X
 from sklearn_restf._estimator import base
+from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf.exceptions import RankCollapseWarning
 from tests.builders import FEW_STEPS, ROW_LABELS, ROWS, SERIES, SERIES_YR, X3D, YC, YR
 
@@ -283,6 +284,20 @@ def test_the_model_is_the_plain_one_with_the_chosen_beta():
     assert diagnose(model, X3D, YR).residual_beta == model.residual_beta_
     with pytest.raises(NotFittedError, match="no residual_beta before fit"):
         diagnose(regressor(), X3D, YR)
+
+
+def test_each_fold_is_posed_once(monkeypatch):
+    """Although its models may be trained in several groups, and one is needed to decide that."""
+    posed = []
+    pose = TrainableBase._pose
+
+    def counted(estimator, samples, *arguments):
+        posed.append(samples.tokens.n_samples)
+        return pose(estimator, samples, *arguments)
+
+    monkeypatch.setattr(TrainableBase, "_pose", counted)
+    regressor(residual_betas=np.linspace(0, 1, 20), refit=False).fit(X3D, YR)
+    assert len(posed) == 3
 
 
 @pytest.mark.parametrize(("plain", "swept"), PAIRS)
