@@ -13,7 +13,9 @@ from sklearn_restf import (
     THEOREM_SETTINGS,
     ResidualTransformerClassifier,
     ResidualTransformerRegressor,
+    diagnose,
 )
+from sklearn_restf.distributed import single_process
 
 N = 60
 
@@ -190,6 +192,9 @@ SAME = {
     "no standardisation": Case(lambda: regressor(standardize=False), W, numbers(W)),
     "constant target": Case(regressor, X, np.full(N, 3.0)),
     "warm start": Case(lambda: regressor(warm_start=True), X, numbers(X), again=True),
+    "a callback of its own on one rank": Case(
+        regressor, X, numbers(X), prepare=lambda *call: do(fit_another)(*call)
+    ),
     "a generator": Case(
         lambda: regressor(random_state=np.random.RandomState(3)), X, numbers(X), again=True
     ),
@@ -249,6 +254,13 @@ def fail():
 
 def stop():
     raise KeyboardInterrupt
+
+
+def fit_another():
+    with single_process():
+        model = regressor(max_iter=2).fit(X, numbers(X))
+    model.score(X, numbers(X), sample_weight=weights())
+    diagnose(model, X, numbers(X))
 
 
 def interrupt():

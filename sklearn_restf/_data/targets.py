@@ -1,4 +1,4 @@
-"""From what users pass to validated arrays: sample weights and targets."""
+"""Sample weights and targets: from what users pass to validated arrays; classes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import column_or_1d
 
 from sklearn_restf._data.arrays import (
@@ -16,7 +17,10 @@ from sklearn_restf._data.arrays import (
     as_numpy,
     validating,
 )
-from sklearn_restf._utils.process_group import ALONE, Collective
+from sklearn_restf._utils.process_group import agree, gather, total
+
+# labels that sort together
+LABEL_KINDS = dict.fromkeys("iuf", "numbers") | dict.fromkeys("UO", "strings")
 
 
 def read_sample_weight(
@@ -24,8 +28,6 @@ def read_sample_weight(
     n_samples: int,
     estimator: BaseEstimator,
     input_name: str = "sample_weight",
-    *,
-    group: Collective = ALONE,
 ) -> np.ndarray:
     """Return float64 weights (ones for None), checked to be usable; the largest is one."""
     if sample_weight is None:
@@ -55,7 +57,7 @@ def read_sample_weight(
         raise ValueError(f"Negative values in data passed to `{input_name}`: weights must be >= 0.")
     if not weight.any():
         raise ValueError(f"{input_name}: sample weights must not all be zero.")
-    largest = max(group.gather(weight.max()))
+    largest = max(gather(weight.max()))
     return weight / largest  # so that sums of huge or tiny weights neither over- nor underflow
 
 
@@ -134,3 +136,28 @@ def check_length(y: Any, tokens: RawTokens, input_name: str) -> None:
             "Found input variables with inconsistent numbers of samples: "
             f"{input_name.replace('y', 'X')} has {tokens.n_samples}, {input_name} has {len(y)}."
         )
+
+
+def common_labels(y: np.ndarray) -> np.ndarray:
+    """Return the sorted labels that occur on any rank."""
+    agree({"the kind of labels in y": LABEL_KINDS.get(y.dtype.kind, y.dtype.name)})
+    return np.unique(np.concatenate(gather(np.unique(y))))
+
+
+def weighted_by_class(
+    weight: np.ndarray, y: np.ndarray, class_weight: dict[Any, float] | str
+) -> np.ndarray:
+    """Return sample weights times the weights of the classes, given what all ranks have.
+
+    Balanced classes have equal shares of the weight, so that a sample of weight two counts as
+    two samples here as well. The largest of the weights is one.
+    """
+    labels = common_labels(y)
+    index = np.searchsorted(labels, y)
+    if class_weight == "balanced":
+        totals = total(np.bincount(index, weight, minlength=len(labels)))
+        weight = weight / totals[index]
+    else:
+        weight = weight * compute_class_weight(class_weight, classes=labels, y=labels)[index]
+    largest = max(gather(weight.max()))
+    return weight / largest if largest else weight

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sklearn_restf._data.arrays import RawTokens, token_index
 from sklearn_restf._data.memory_maps import release
-from sklearn_restf._utils.process_group import ALONE, Collective
+from sklearn_restf._utils.process_group import gather, total
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,11 @@ def plan_layout(
     n_tokens: int | str,
     standardize: bool,
     weight: np.ndarray,
-    group: Collective = ALONE,
 ) -> TokenLayout:
     """Decide how the training samples (those of all ranks) become tokens."""
     values = tokens.values
     if tokens.lengths is not None:
-        longest = max(group.gather(int(tokens.lengths.max())))
+        longest = max(gather(int(tokens.lengths.max())))
         layout = TokenLayout("ragged", values.shape[1], None, longest)
         channel_weight = np.repeat(weight, tokens.lengths)
     elif values.ndim == 3:
@@ -117,13 +116,13 @@ def plan_layout(
         channel_weight = weight
     if not standardize:
         return layout
-    mean, scale = weighted_moments(tokens, channel_weight, group=group)
+    mean, scale = weighted_moments(tokens, channel_weight)
     # constant channels are centred, and left unscaled
     return replace(layout, mean=mean, scale=np.where(scale > 0, scale, 1.0))
 
 
 def weighted_moments(
-    tokens: RawTokens, weight: np.ndarray, name: str = "X", *, group: Collective = ALONE
+    tokens: RawTokens, weight: np.ndarray, name: str = "X"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted mean and standard deviation per channel (0 where constant).
 
@@ -134,20 +133,20 @@ def weighted_moments(
     def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for piece in tokens.slices():
             values = tokens.values[piece].astype(np.float64, order="C")
-            row_weight = weight[piece] / total
+            row_weight = weight[piece] / weights
             if values.ndim == 3:  # tokens of a sample share its weight
                 row_weight = np.repeat(row_weight / values.shape[1], values.shape[1])
                 values = values.reshape(-1, values.shape[2])
             yield values, row_weight
 
-    total = group.total(weight.sum())
+    weights = total(weight.sum())
     mean, low, high = 0.0, np.inf, -np.inf
     for values, row_weight in pieces():
         mean = mean + row_weight @ values
         low, high = np.minimum(low, values.min(axis=0)), np.maximum(high, values.max(axis=0))
-    mean = group.total(mean)
-    low = np.minimum.reduce(group.gather(low))
-    high = np.maximum.reduce(group.gather(high))
+    mean = total(mean)
+    low = np.minimum.reduce(gather(low))
+    high = np.maximum.reduce(gather(high))
     mean = np.clip(mean, low, high)  # a mean outside the range is rounding
     with np.errstate(over="ignore"):
         spread = np.maximum(high - mean, mean - low)
@@ -160,7 +159,7 @@ def weighted_moments(
     variance = 0.0
     for values, row_weight in pieces():
         variance = variance + row_weight @ ((values - mean) / safe_spread) ** 2
-    scale = safe_spread * np.sqrt(group.total(variance))
+    scale = safe_spread * np.sqrt(total(variance))
     # a channel whose variation is rounding of its mean is constant
     constant = (spread == 0) | (scale <= 10 * np.finfo(np.float64).eps * np.abs(mean))
     return mean, np.where(constant, 0.0, scale)

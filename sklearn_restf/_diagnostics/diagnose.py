@@ -22,7 +22,7 @@ from sklearn_restf._model.losses import Loss, squared_error
 from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
 from sklearn_restf._training.training_result import TrainingResult
 from sklearn_restf._utils.device import cpu_by_default
-from sklearn_restf._utils.process_group import ALONE, Collective
+from sklearn_restf._utils.process_group import active_group, alone, gather, rank, total
 from sklearn_restf._utils.threads import thread_limit
 from sklearn_restf._utils.validation import BOOL, check_parameters, integer, plain
 from sklearn_restf._utils.warnings import warn
@@ -41,18 +41,17 @@ def diagnose_fit(
     batches: Batches,
     config: ModuleConfig,
     loss: Loss,
-    group: Collective = ALONE,
 ) -> ConvergenceDiagnostics:
     """Return the diagnostics of a run of `estimator`; warn on rank collapse.
 
-    They are about the samples of all ranks of `group`. An interrupt ends the diagnosis: the model
+    They are about the samples of all ranks. An interrupt ends the diagnosis: the model
     is there, and not to be lost for it.
     """
-    arguments = estimator, result, batches, config, loss, group
+    arguments = estimator, result, batches, config, loss
     try:
         return diagnose_run(*arguments, wanted=estimator.diagnostics)
     except KeyboardInterrupt:
-        if group.size > 1:  # the other ranks would wait
+        if active_group() is not None:  # the other ranks would wait
             raise
         warn(
             f"{type(estimator).__name__} was interrupted while its convergence was diagnosed: the "
@@ -68,17 +67,17 @@ def diagnose_run(
     batches: Batches,
     config: ModuleConfig,
     loss: Loss,
-    group: Collective,
     *,
     wanted: bool | str,
     reason: str = OFF,
 ) -> ConvergenceDiagnostics:
     """Return what is `wanted` (as the parameter `diagnostics` says), or the `reason` why not."""
     full, pooling_reason = wanted == "full", ""
-    if full and group.size > 1:
-        pooled, pooling_reason = pool_ranks(batches, config, group)
+    if full and active_group() is not None:
+        pooled, pooling_reason = pool_ranks(batches, config)
         if pooled is not None:
-            batches, group = pooled, ALONE
+            with alone():
+                return diagnose_run(estimator, result, pooled, config, loss, wanted=wanted)
     eps = torch.finfo(batches.dtype).eps
     history = parts.history_fields(result, momentum=float(estimator.momentum), eps=eps)
     state = estimator._fitted.state  # the weights kept: the best ones with early stopping
@@ -87,14 +86,14 @@ def diagnose_run(
         "dtype": str(batches.dtype)[6:],
         "settings": settings_of(estimator, config),
         "penalty": penalty_share(state, float(estimator.alpha), estimator.loss_),
-        "trivial_loss": trivial_loss(batches, config, loss, group),
+        "trivial_loss": trivial_loss(batches, config, loss),
     }
     if not wanted:
         reasons = dict.fromkeys(("sigma_min", "norm", "condition_ratio", "predicted_rate"), reason)
         return parts.assemble(history, ({}, reasons), **common)
 
     full = full and not pooling_reason
-    x, mask = sample_tokens(batches, None if full else estimator.diagnostics_samples, group)
+    x, mask = sample_tokens(batches, None if full else estimator.diagnostics_samples)
     start_module = build_module(config, result.initial_state)
     start = parts.model_spectra(start_module, x, mask)
     end = parts.model_spectra(build_module(config, state), x, mask)
@@ -108,14 +107,13 @@ def diagnose_run(
             momentum=float(estimator.momentum),
             alpha=float(estimator.alpha),
             learning_rate=min(result.learning_rates, default=np.nan),
-            group=group,
         ),
     ]
     if pooling_reason:
         collected.append(({}, dict.fromkeys(FULL_FIELDS, pooling_reason)))
     if full:
         collected.append(prediction_of_run(estimator, result, state, batches, config, loss))
-    common["collapse_floor"] = collapse_floor(batches, config, loss, group)
+    common["collapse_floor"] = collapse_floor(batches, config, loss)
     warn_if_collapsed(start.layers, (x.shape[1], config.d_model), config, batches.dtype)
     return parts.assemble(*collected, **common)
 
@@ -130,18 +128,16 @@ def settings_of(estimator: Any, config: ModuleConfig) -> dict[str, Any]:
     }
 
 
-def sample_tokens(
-    batches: Batches, n_samples: int | None, group: Collective = ALONE
-) -> tuple[Tensor, Tensor | None]:
+def sample_tokens(batches: Batches, n_samples: int | None) -> tuple[Tensor, Tensor | None]:
     """Return up to `n_samples` evenly spaced samples of all as float64 tokens on the CPU."""
-    counts = group.gather(len(batches))
+    counts = gather(len(batches))
     rows = np.arange(sum(counts))
     if n_samples is not None and n_samples < len(rows):
         rows = np.linspace(0, len(rows) - 1, n_samples).astype(int)
-    first = sum(counts[: group.rank])
+    first = sum(counts[: rank()])
     rows = rows[(rows >= first) & (rows < first + len(batches))] - first
     own = batches.layout.batch(batches.tokens, rows, torch.float64, CPU) if len(rows) else None
-    return join([part for part in group.gather(own) if part is not None])
+    return join([part for part in gather(own) if part is not None])
 
 
 def predicted(
@@ -152,7 +148,6 @@ def predicted(
     momentum: float,
     alpha: float,
     learning_rate: float,
-    group: Collective = ALONE,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the fields of the theorem's prediction, or why there is none."""
     config = module.config
@@ -165,7 +160,7 @@ def predicted(
         predictions = (
             int(lengths.sum()) if lengths is not None else predictions * batches.layout.max_tokens
         )
-    predictions = group.total(predictions)
+    predictions = total(predictions)
     width = config.d_model * (config.n_tokens or 1 if config.pooling == "flatten" else 1)
     if predictions > max(width, config.d_ff):
         certificate = Certificate(
@@ -174,7 +169,7 @@ def predicted(
         )
         stacked: dict[str, Any] = {"sigma_min_stacked": 0.0}
     else:
-        x, mask = sample_tokens(batches, None, group)
+        x, mask = sample_tokens(batches, None)
         certificate, sigma = parts.certificate_of(module, x, mask)
         stacked = {"sigma_min_stacked": sigma}
     reason = ""
@@ -185,7 +180,7 @@ def predicted(
     fields, reasons = parts.prediction_fields(
         certificate,
         reason,
-        smallest_weight=min(group.gather(float(batches.weight.min()))),
+        smallest_weight=min(gather(float(batches.weight.min()))),
         learning_rate=learning_rate,
     )
     return fields | stacked, reasons

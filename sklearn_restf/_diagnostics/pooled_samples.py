@@ -9,7 +9,7 @@ from torch import Tensor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import Batches
 from sklearn_restf._model.module import ModuleConfig
-from sklearn_restf._utils.process_group import Collective
+from sklearn_restf._utils.process_group import gather, total
 
 POOL_BYTES = 2**30  # tokens of all ranks that diagnostics="full" brings together
 # what it computes from them
@@ -38,16 +38,14 @@ def join(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | No
     return tokens, None if mask.all() else mask
 
 
-def pool_ranks(
-    batches: Batches, config: ModuleConfig, group: Collective
-) -> tuple[Batches | None, str]:
+def pool_ranks(batches: Batches, config: ModuleConfig) -> tuple[Batches | None, str]:
     """Return the samples of all ranks on every one, or why they are too many for that."""
-    size = group.total(batches.tokens.values.nbytes)
+    size = total(batches.tokens.values.nbytes)
     if size > POOL_BYTES:
         return None, f"computed for up to 1 GiB of X on several ranks; it has {size / 2**30:.3g}"
     tokens = batches.tokens
     own = np.asarray(tokens.values), tokens.lengths, batches.y, batches.weight
-    values, lengths, y, weight = zip(*group.gather(own), strict=True)
+    values, lengths, y, weight = zip(*gather(own), strict=True)
     pooled = Batches(
         RawTokens(np.concatenate(values), None if lengths[0] is None else np.concatenate(lengths)),
         batches.layout,

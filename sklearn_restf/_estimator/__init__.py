@@ -1,6 +1,6 @@
 """The regressor and the classifier: reading, fitting, predicting, storing."""
 
 from sklearn_restf._estimator.fitted_model import FittedModel
-from sklearn_restf._estimator.regressor import TargetScaling
+from sklearn_restf._estimator.regression import TargetScaling
 
 __all__ = ["FittedModel", "TargetScaling"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,7 +28,15 @@ from sklearn_restf._training.training_result import TrainingSettings
 from sklearn_restf._utils.device import cpu_by_default, prediction_device
 from sklearn_restf._utils.threads import thread_limit
 
-PRIVATE_FITTED = ("_fitted", "_fitted_callbacks", "_target")
+# what fit sets; all other attributes are the user's, or a subclass's
+FITTED = frozenset({
+    "_fitted", "_fitted_callbacks", "_target", "best_iteration_", "best_loss_", "classes_",
+    "convergence_diagnostics_", "device_", "dtype_", "feature_names_in_", "learning_rate_",
+    "loss_", "loss_curve_", "n_features_in_", "n_iter_", "n_outputs_", "n_tokens_",
+    "stop_reason_", "validation_curve_",
+})  # fmt: skip
+
+BUILT_ON_ACCESS = ("module_", "net_")
 
 
 class FittedEstimator(BaseEstimator):
@@ -39,7 +48,7 @@ class FittedEstimator(BaseEstimator):
     device_: str
     dtype_: str
     loss_curve_: list[float]
-    warm_start: bool
+    _fitted_names = FITTED
 
     @abstractmethod
     def _read_X(self, X: Any, *, reset: bool, input_name: str = "X") -> RawTokens:
@@ -50,23 +59,21 @@ class FittedEstimator(BaseEstimator):
         """Return what the training loop needs to know of the parameters."""
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave no half-fitted estimator: on an error, unfitted, or as it was (warm_start)."""
-        before = dict(vars(self))
-        if not self.warm_start:
-            self._forget()
-        try:
-            with gradients_enabled(), cpu_by_default():
-                yield
-        except BaseException:
-            self._forget()
-            if self.warm_start:
-                self.__dict__.update(before)
-            raise
+    def _new_state(self, *, go_on: bool = False) -> Iterator[Self]:
+        """Yield a copy to fit, unfitted or to `go_on` with; take over its state at the end.
 
-    def _forget(self) -> None:
-        for name in [name for name in vars(self) if is_fitted_name(name)]:
-            delattr(self, name)
+        On an error nothing is taken over: the estimator stays as it was.
+        """
+        new = object.__new__(type(self))  # no copy.copy: a subclass may keep less in pickles
+        fitted = self._fitted_state()
+        new.__dict__.update({k: v for k, v in vars(self).items() if go_on or k not in fitted})
+        with gradients_enabled(), cpu_by_default():
+            yield new
+        own = {k: v for k, v in vars(self).items() if k not in self._fitted_names}
+        self.__dict__ = own | new._fitted_state()  # at once, whenever an interrupt comes
+
+    def _fitted_state(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k in self._fitted_names}
 
     # --- predict --------------------------------------------------------------------
 
@@ -125,6 +132,17 @@ class FittedEstimator(BaseEstimator):
         self._require_fitted("callbacks_")
         return getattr(self, "_fitted_callbacks", [])
 
+    def __dir__(self) -> list[str]:
+        """List what is there, without the views that looking at them would build.
+
+        scikit-learn looks at every attribute to see whether it is there, and so do its display
+        and whatever completes names.
+        """
+        names = [name for name in object.__dir__(self) if name not in BUILT_ON_ACCESS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what is deprecated
+            return [name for name in names if hasattr(self, name)]
+
     def _require_fitted(self, name: str) -> None:
         if not self.__sklearn_is_fitted__():
             raise AttributeError(
@@ -159,8 +177,3 @@ class FittedEstimator(BaseEstimator):
 def defaults_of(estimator: type[BaseEstimator]) -> dict[str, Any]:
     """Return the default of every constructor parameter."""
     return {name: p.default for name, p in signature(estimator).parameters.items()}
-
-
-def is_fitted_name(name: str) -> bool:
-    """Tell whether an instance attribute belongs to the fitted state."""
-    return name in PRIVATE_FITTED or (name.endswith("_") and not name.startswith("_"))

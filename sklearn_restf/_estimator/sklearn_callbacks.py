@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sklearn_restf._utils.process_group import alone
+
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
 except ImportError:  # scikit-learn < 1.9
@@ -17,6 +19,10 @@ except ImportError:  # scikit-learn < 1.9
         return method
 
 
+# returns the fitted attributes for a net's current weights
+AttributesOf = Callable[[Any], dict[str, Any]]
+
+
 class FitContext:
     """The fit task and its iterations, reported to scikit-learn's callbacks.
 
@@ -26,46 +32,40 @@ class FitContext:
         The estimator being fitted.
     X, y : object
         As passed to fit.
-    max_iter : int
-        Number of iterations announced.
-    attributes_of : callable
-        Returns the fitted attributes for the net's current weights.
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        X: Any,
-        y: Any,
-        max_iter: int,
-        attributes_of: Callable[[Any], dict[str, Any]],
-    ) -> None:
-        self.estimator, self.X, self.y = estimator, X, y
-        self.attributes_of = attributes_of
-        self.context = estimator._init_callback_context(max_subtasks=max_iter)
-        self.context.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
+    def __init__(self, estimator: Any, X: Any, y: Any) -> None:
+        self.task = {"estimator": estimator, "X": X, "y": y}
+        with alone():
+            self.fit = estimator._init_callback_context(max_subtasks=estimator.max_iter)
+            self.fit.call_on_fit_task_begin(**self.task)
 
-    def begin(self, iteration: int) -> None:
-        """Report the start of an iteration."""
-        self.task = self.context.subcontext(task_name="iteration")
-        self.task.call_on_fit_task_begin(estimator=self.estimator, X=self.X, y=self.y)
+    @classmethod
+    def of(cls, estimator: Any, X: Any, y: Any) -> FitContext | None:
+        """Begin to report, if anyone listens."""
+        return cls(estimator, X, y) if getattr(estimator, "_skl_callbacks", None) else None
 
-    def end(self, iteration: int, net: Any) -> bool:
-        """Report the end of an iteration; return whether to stop."""
-        return bool(
-            self.task.call_on_fit_task_end(
-                estimator=self.estimator,
-                X=self.X,
-                y=self.y,
-                reconstruction_attributes=lambda: self.attributes_of(net),
-            )
-        )
+    def hooks(
+        self, attributes_of: AttributesOf
+    ) -> tuple[Callable[[int], None], Callable[[int, Any], bool]]:
+        """Return what to call before and after an iteration; the latter tells whether to stop."""
+
+        def begin(number: int) -> None:
+            with alone():
+                self.iteration = self.fit.subcontext(task_name="iteration")
+                self.iteration.call_on_fit_task_begin(**self.task)
+
+        def end(number: int, net: Any) -> bool:
+            with alone():
+                return bool(
+                    self.iteration.call_on_fit_task_end(
+                        **self.task, reconstruction_attributes=lambda: attributes_of(net)
+                    )
+                )
+
+        return begin, end
 
     def close(self, attributes: dict[str, Any]) -> None:
         """Report the end of fit."""
-        self.context.call_on_fit_task_end(
-            estimator=self.estimator,
-            X=self.X,
-            y=self.y,
-            reconstruction_attributes=lambda: attributes,
-        )
+        with alone():
+            self.fit.call_on_fit_task_end(**self.task, reconstruction_attributes=lambda: attributes)

@@ -24,13 +24,20 @@ from sklearn_restf._training.batched_descent import BatchedDescent, pays_for_one
 from sklearn_restf._training.distributed_objective import SharedObjective
 from sklearn_restf._training.gradient_descent import GradientDescent
 from sklearn_restf._training.objective import Objective
-from sklearn_restf._training.observers import Observers, StoppedByCallback, is_deliberate
+from sklearn_restf._training.observers import Observers, StoppedByCallback
 from sklearn_restf._training.progress import Progress
 from sklearn_restf._training.step_rule import StepRule, first_rate
 from sklearn_restf._training.stopping import Best, StoppingRule
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training.training_state import restore, state_of_training
-from sklearn_restf._utils.process_group import ALONE, Collective, ProcessGroup, StoppedByPeer
+from sklearn_restf._utils.interrupts import InterruptWatch
+from sklearn_restf._utils.process_group import (
+    ALONE,
+    Collective,
+    ProcessGroup,
+    StoppedByPeer,
+    alone,
+)
 
 # begin(iteration) and end(iteration, net), True to stop, of scikit-learn's callback protocol
 IterationHooks = tuple[Callable[[int], None], Callable[[int, "FullBatchNet"], bool]]
@@ -140,10 +147,15 @@ class FullBatchNet(NeuralNet):
 
     def notify(self, method_name: str, **cb_kwargs: Any) -> None:
         """Call the callbacks; skorch's way to stop from one is a KeyboardInterrupt."""
-        try:
+        if not self.callbacks_:
             super().notify(method_name, **cb_kwargs)
+            return
+        watch = InterruptWatch()
+        try:
+            with watch, alone():
+                super().notify(method_name, **cb_kwargs)
         except KeyboardInterrupt as error:
-            if not self.callbacks_ or not is_deliberate(error):
+            if watch.interrupted:
                 raise
             raise StoppedByCallback from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,22 +16,8 @@ if TYPE_CHECKING:
     from sklearn_restf._training.training_result import TrainingResult
 
 
-RAISE = dis.opmap["RAISE_VARARGS"]
-
-
 class StoppedByCallback(Exception):
     """A callback asked to stop."""
-
-
-def is_deliberate(interrupt: KeyboardInterrupt) -> bool:
-    """Tell a callback's ``raise KeyboardInterrupt``, its way to stop, from the user's Ctrl+C.
-
-    The signal strikes at any instruction, but none whose work is to raise.
-    """
-    trace = interrupt.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == RAISE
 
 
 class Observers:

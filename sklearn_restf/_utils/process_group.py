@@ -2,8 +2,9 @@
 
 A full-batch gradient is a sum over samples, so that processes which each hold some of the
 samples need to exchange little: facts about the data before training (their moments, the
-classes, shapes) and one sum per iteration. A fit talks to a :class:`Collective`, which is alone;
-:class:`ProcessGroup` is the one that is not.
+classes, shapes) and one sum per iteration. While a fit shares its samples, its thread knows the
+group, see :func:`active_group`; :func:`gather` and the like speak to it, and return at once where
+there is none.
 
 No rank may wait for one that has given up. So all ranks take the same sequence of two kinds
 of exchange, and a rank that fails still takes part in the next one, to say so: :meth:`gather`
@@ -15,6 +16,8 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
 from operator import add
 from types import FrameType, TracebackType
@@ -41,38 +44,9 @@ class StoppedByPeer(Exception):
 class Collective:
     """One process that trains alone: nothing to exchange."""
 
-    rank = 0
-    size = 1
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in their order."""
-        return [value]
-
-    def first(self, value: Any) -> Any:
-        """Return the value of rank 0."""
-        return value
-
-    def total(self, value: Any) -> Any:
-        """Return the sum of a number or array over the ranks, the same bits on each."""
-        return reduce(add, self.gather(value))
-
-    def agree(self, facts: dict[str, Any]) -> None:
-        """Raise on all ranks unless they agree on the facts, named for the message."""
-
     def finish(self, result: Any) -> Any:
         """End training, and return what rank 0 has to show for it."""
         return result
-
-    def __enter__(self) -> Collective:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
 
 
 ALONE = Collective()
@@ -87,15 +61,15 @@ class ProcessGroup(Collective):
 
     Parameters
     ----------
-    group : ProcessGroup or None
-        The group, None for the default one.
+    group : torch.distributed.ProcessGroup
+        The group.
     """
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: Any) -> None:
         self._group = group
         self.rank = distributed.get_rank(group)
         self.size = distributed.get_world_size(group)
-        self._rank_0 = 0 if group is None else distributed.get_global_rank(group, 0)
+        self._rank_0 = distributed.get_global_rank(group, 0)
         self._buffer: Tensor | None = None  # of the sums, while training
         self._closed = False
         self._interrupted = False
@@ -270,14 +244,76 @@ def _reason(flags: list[int]) -> str:
 
 
 chosen: list[Any] = []  # process groups chosen by the user, the last one counts; None is none
+_this_thread = threading.local()  # .group: the one that a fit of this thread trains in
 
 
-def current_group() -> Collective:
-    """Return the processes that a fit begun now shares its samples with."""
+def available_group() -> ProcessGroup | None:
+    """Return the processes that a fit begun now would share its samples with."""
     if chosen:
-        if chosen[-1] is None or distributed.get_world_size(chosen[-1]) == 1:
-            return ALONE
-        return ProcessGroup(chosen[-1])
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return ALONE
-    return ProcessGroup() if distributed.get_world_size() > 1 else ALONE
+        group = chosen[-1]
+    else:
+        has_group = distributed.is_available() and distributed.is_initialized()
+        group = distributed.group.WORLD if has_group else None
+    alone = group is None or distributed.get_world_size(group) == 1
+    return None if alone else ProcessGroup(group)
+
+
+def active_group() -> ProcessGroup | None:
+    """Return the processes that share the samples of the fit at work in this thread."""
+    return getattr(_this_thread, "group", None)
+
+
+@contextmanager
+def sharing_samples() -> Iterator[None]:
+    """Fit on the samples of all processes of the available group."""
+    group = available_group()
+    if group is None:
+        with alone():
+            yield
+        return
+    with group, _active(group):
+        yield
+
+
+def alone() -> AbstractContextManager[None]:
+    """Speak to no other process: for what is no part of a fit, as what its callbacks do."""
+    return nullcontext() if active_group() is None else _active(None)
+
+
+@contextmanager
+def _active(group: ProcessGroup | None) -> Iterator[None]:
+    before, _this_thread.group = active_group(), group
+    try:
+        yield
+    finally:
+        _this_thread.group = before
+
+
+def rank() -> int:
+    """Return the position of this process among those that share samples."""
+    group = active_group()
+    return 0 if group is None else group.rank
+
+
+def gather(value: Any) -> list[Any]:
+    """Return the values of all ranks, in their order."""
+    group = active_group()
+    return [value] if group is None else group.gather(value)
+
+
+def first(value: Any) -> Any:
+    """Return the value of rank 0."""
+    group = active_group()
+    return value if group is None else group.first(value)
+
+
+def total(value: Any) -> Any:
+    """Return the sum of a number or array over the ranks, the same bits on each."""
+    return reduce(add, gather(value))
+
+
+def agree(facts: dict[str, Any]) -> None:
+    """Raise on all ranks unless they agree on the facts, named for the message."""
+    group = active_group()
+    if group is not None:
+        group.agree(facts)

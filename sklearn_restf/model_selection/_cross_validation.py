@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
 
 from sklearn_restf._data.arrays import RawTokens
-from sklearn_restf._data.samples import Samples
-from sklearn_restf._data.targets import read_sample_weight
+from sklearn_restf._data.batches import Batches
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._utils.process_group import current_group
+from sklearn_restf._estimator.fit import TrainableBase
+from sklearn_restf._estimator.fitted import FITTED
+from sklearn_restf._estimator.outcome import report
+from sklearn_restf._estimator.sklearn_callbacks import FitContext
+from sklearn_restf._model.losses import Loss
+from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._utils.process_group import available_group
 from sklearn_restf._utils.validation import BOOL, Constraint, is_bool, one_of
 from sklearn_restf._utils.warnings import Log, recording, warn
 from sklearn_restf.model_selection._folds import Fold, SweepData
-from sklearn_restf.model_selection._results import results_table, tell
+from sklearn_restf.model_selection._results import Outcome, results_table, warn_of_outcomes
 from sklearn_restf.model_selection._sweep import run_sweep
 
 
@@ -57,71 +62,89 @@ def sweep_constraints(plain: dict[str, list[Constraint]]) -> dict[str, list[Cons
 class BetaSweepMixin(ResidualTransformerBase):
     """Choose residual_beta by cross-validation, then fit on all samples."""
 
-    _plain: type[ResidualTransformerBase]
-    warm_start = False  # no parameter here: every fit starts afresh
+    _plain: type[TrainableBase]
+    _fitted_names = FITTED | {
+        "best_index_", "best_score_", "cv_diagnostics_", "cv_results_", "n_splits_",
+        "residual_beta_",
+    }  # fmt: skip
 
-    @property
-    def residual_beta(self) -> float:
-        """The residual_beta of the model: the one chosen in fit."""
+    def _search(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
+        """Read, split, sweep, choose, refit."""
+        refuse_process_group(type(self).__name__, self._plain.__name__)
+        with self._new_state() as new:
+            new._check_parameters()
+            data = new._read_data(X, y, sample_weight)
+            folds = new._split_into_folds(data, groups)
+            new._store_outcomes(new._sweep(data, folds), folds)
+            if new.refit:
+                result = new._refit(data, FitContext.of(self, X, y))
+                report(new, result)
+
+    def _read_data(self, X: Any, y: Any, sample_weight: Any) -> SweepData:
+        """Read the samples, for the search and for the model."""
+        samples = self._read_samples(X, y, sample_weight, reset=True)
+        return SweepData(
+            X,
+            y if samples.per_token else samples.y,
+            samples,
+            weighted=sample_weight is not None,
+            attributes={name: vars(self)[name] for name in READ if name in vars(self)},
+        )
+
+    def _sweep(self, data: SweepData, folds: list[Fold]) -> list[list[Outcome]]:
+        """Train and score a model for every residual_beta and fold, and say what they had to."""
+        plain = clone(self._plain_estimator()).set_params(verbose=0)
+        scorer = check_scoring(plain, scoring=self.scoring)
+        others: Log = []  # what joblib has to say, for one
+        with recording(others):
+            outcomes = run_sweep(plain, self._betas(), data, folds, scorer, n_jobs=self.n_jobs)
+        for category, message in others:
+            warn(message, category)
+        warn_of_outcomes(type(self).__name__, outcomes)
+        return outcomes
+
+    def _store_outcomes(self, outcomes: list[list[Outcome]], folds: list[Fold]) -> None:
+        """Set the fitted attributes of the search."""
+        self.cv_results_ = results_table(self._betas(), outcomes)
+        self.cv_diagnostics_ = [[outcome.diagnostics for outcome in row] for row in outcomes]
+        self.n_splits_ = len(folds)
+        self.best_index_ = self._choose(len(outcomes))
+        self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
+        self.residual_beta_ = self._betas()[self.best_index_]
+
+    def _refit(self, data: SweepData, context: FitContext | None) -> TrainingResult:
+        """Train the plain estimator with the chosen residual_beta, and store its state here."""
+        plain = self._chosen()
+        result = plain._fit_samples(plain._with_class_weights(data.samples), None, context)
+        self.__dict__.update(plain._fitted_state())
+        return result
+
+    def _betas(self) -> list[float]:
+        return [float(beta) for beta in self.residual_betas]
+
+    def _plain_estimator(self, **parameters: Any) -> TrainableBase:
+        """Return the plain estimator with these parameters."""
+        own = self.get_params(deep=False)
+        names = [name for name in self._plain().get_params(deep=False) if name in own]
+        return self._plain(**{name: own[name] for name in names} | parameters)
+
+    def _chosen(self) -> TrainableBase:
+        """Return the plain estimator with the chosen residual_beta, fitted as far as this one."""
+        plain = self._plain_estimator(residual_beta=self.residual_beta_)
+        fitted = self._fitted_state().items()
+        plain.__dict__.update({k: v for k, v in fitted if k in plain._fitted_names})
+        return plain
+
+    def _prepare_diagnosis(self, X: Any, y: Any) -> tuple[ResidualTransformer, Batches, Loss]:
+        """Return a float64 module (fitted or initial), the samples and the loss, for diagnose."""
         if "residual_beta_" not in vars(self):
             raise NotFittedError(
                 f"{type(self).__name__} has no residual_beta before fit, which chooses it from "
                 "residual_betas."
             )
-        return self.residual_beta_
+        return self._chosen()._prepare_diagnosis(X, y)
 
-    def _sweep(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> None:
-        """Cross-validate, choose, refit."""
-        if current_group().size > 1:
-            raise RuntimeError(
-                f"{type(self).__name__} searches in one process, and this one belongs to a "
-                "torch.distributed process group. Search on one rank, within "
-                "sklearn_restf.distributed.single_process(), then fit "
-                f"{self._plain.__name__} on all ranks; or search by joblib, on dask."
-            )
-        self._check_parameters()
-        tokens = self._read_X(X, reset=True)
-        weight = read_sample_weight(sample_weight, tokens.n_samples, self)
-        targets = self._read_targets(y, tokens, "y")
-        per_token = self.pooling == "none"
-        data = SweepData(
-            X,
-            y if per_token else targets,
-            Samples(tokens, targets, weight, per_token),
-            weighted=sample_weight is not None,
-            attributes={name: vars(self)[name] for name in READ if name in vars(self)},
-        )
-        plain = self._plain_estimator()
-        betas = [float(beta) for beta in self.residual_betas]
-        folds = self._folds(data, groups)
-        scorer = check_scoring(plain, scoring=self.scoring)
-        others: Log = []  # what joblib has to say, for one
-        with recording(others):
-            outcomes = run_sweep(plain, betas, data, folds, scorer, n_jobs=self.n_jobs)
-        for category, message in others:
-            warn(message, category)
-        tell(type(self).__name__, outcomes)
-
-        self.cv_results_ = results_table(betas, outcomes)
-        self.cv_diagnostics_ = [[outcome.diagnostics for outcome in row] for row in outcomes]
-        self.n_splits_ = len(folds)
-        self.best_index_ = self._choose(len(betas))
-        self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
-        self.residual_beta_ = betas[self.best_index_]
-        if self.refit:
-            with warnings.catch_warnings():
-                # said when y was read above
-                warnings.simplefilter("ignore", DataConversionWarning)
-                self._fit(X, y, sample_weight)
-
-    def _plain_estimator(self) -> ResidualTransformerBase:
-        """Return the plain estimator with these parameters, ready to be fitted on folds."""
-        own = self.get_params(deep=False)
-        names = [name for name in self._plain().get_params(deep=False) if name in own]
-        plain = clone(self._plain(**{name: own[name] for name in names}))
-        return plain.set_params(verbose=0)
-
-    def _folds(self, data: SweepData, groups: Any) -> list[Fold]:
+    def _split_into_folds(self, data: SweepData, groups: Any) -> list[Fold]:
         """Split the samples."""
         n, y = data.samples.tokens.n_samples, data.y
         rows = np.empty((n, 0)) if is_sequence_of_samples(data.X) else data.X
@@ -159,6 +182,16 @@ class BetaSweepMixin(ResidualTransformerBase):
                 "and trained no model with it. Fit with refit=True to predict."
             )
         return super()._predict_raw(X)
+
+
+def refuse_process_group(name: str, plain: str) -> None:
+    """Raise where fit would share its samples: a search is for one process."""
+    if available_group() is not None:
+        raise RuntimeError(
+            f"{name} searches in one process, and this one belongs to a torch.distributed process "
+            "group. Search on one rank, within sklearn_restf.distributed.single_process(), then "
+            f"fit {plain} on all ranks; or search by joblib, on dask."
+        )
 
 
 def is_sequence_of_samples(X: Any) -> bool:

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator
 
+from sklearn_restf._estimator.classification import ClassificationBase
 from sklearn_restf._estimator.classifier import ResidualTransformerClassifier
 from sklearn_restf._estimator.fitted import defaults_of
+from sklearn_restf._estimator.regression import RegressionBase
 from sklearn_restf._estimator.regressor import ResidualTransformerRegressor
 from sklearn_restf._estimator.sklearn_callbacks import with_callbacks
 from sklearn_restf.model_selection._cross_validation import BetaSweepMixin, sweep_constraints
@@ -22,9 +24,7 @@ REGRESSOR = defaults_of(ResidualTransformerRegressor)
 CLASSIFIER = defaults_of(ResidualTransformerClassifier)
 
 
-class ResidualTransformerRegressorCV(  # type: ignore[override]  # residual_beta is chosen, not given
-    BetaSweepMixin, ResidualTransformerRegressor
-):
+class ResidualTransformerRegressorCV(BetaSweepMixin, RegressionBase):
     """Residual Transformer regressor whose residual strength is chosen by cross-validation.
 
     Trains one :class:`ResidualTransformerRegressor` for every value of
@@ -244,14 +244,11 @@ or list of arrays of shape (n_tokens_i, features)
         DivergenceError
             When a constant learning rate makes every model diverge.
         """
-        with self._all_or_nothing():
-            self._sweep(X, y, sample_weight, groups)
+        self._search(X, y, sample_weight, groups)
         return self
 
 
-class ResidualTransformerClassifierCV(  # type: ignore[override]  # residual_beta is chosen, not given
-    BetaSweepMixin, ResidualTransformerClassifier
-):
+class ResidualTransformerClassifierCV(BetaSweepMixin, ClassificationBase):
     """Residual Transformer classifier whose residual strength is chosen by cross-validation.
 
     Trains one :class:`ResidualTransformerClassifier` for every value of
@@ -475,6 +472,5 @@ or list of arrays of shape (n_tokens_i, features)
         DivergenceError
             When a constant learning rate makes every model diverge.
         """
-        with self._all_or_nothing():
-            self._sweep(X, y, sample_weight, groups)
+        self._search(X, y, sample_weight, groups)
         return self

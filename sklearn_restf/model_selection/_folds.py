@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sklearn_restf._data.samples import Samples
-from sklearn_restf._estimator.base import ResidualTransformerBase
+from sklearn_restf._estimator.fit import TrainableBase
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,9 @@ class SweepData:
         weight = self.samples.weight[rows] if self.weighted else None
         return Held(take_rows(self.X, rows), take_rows(self.y, rows), weight)
 
-    def training_samples(self, plain: ResidualTransformerBase, fold: Fold) -> Samples:
+    def training_samples(self, plain: TrainableBase, fold: Fold) -> Samples:
         """Return the validated training samples of a fold, as ``plain.fit`` would see them."""
-        samples = self.samples.take(fold.train).without_zero_weights()
-        weight = plain._class_weight(samples.y, samples.weight)
-        return replace(samples, weight=weight).without_zero_weights()
+        return plain._with_class_weights(self.samples.take(fold.train))
 
 
 def take_rows(values: Any, rows: np.ndarray) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from scipy.stats import rankdata
 from sklearn.exceptions import FitFailedWarning
 
 from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
-from sklearn_restf._utils.warnings import Log, recording
+from sklearn_restf._utils.warnings import Log, recording, warn
 from sklearn_restf.exceptions import DivergenceError, RankCollapseWarning
 from sklearn_restf.model_selection._folds import Held
 
@@ -96,7 +95,7 @@ def results_table(betas: Sequence[float], outcomes: list[list[Outcome]]) -> dict
     return results
 
 
-def tell(name: str, outcomes: list[list[Outcome]]) -> None:
+def warn_of_outcomes(name: str, outcomes: list[list[Outcome]]) -> None:
     """Pass on what the models had to say: one warning per kind, not one per model.
 
     A collapsed rank is an expected finding of a sweep down to 0; the diagnostics have it.
@@ -106,11 +105,10 @@ def tell(name: str, outcomes: list[list[Outcome]]) -> None:
     if len(failures) == len(flat):
         raise DivergenceError(f"All {len(flat)} cross-validation fits failed: {failures[0]}")
     if failures:
-        warnings.warn(
+        warn(
             f"{len(failures)} of {len(flat)} cross-validation fits of {name} failed and score "
             f"NaN. The first says: {failures[0]}",
             FitFailedWarning,
-            stacklevel=5,
         )
     by_category: dict[type[Warning], list[str]] = {}
     for outcome in flat:
@@ -119,9 +117,8 @@ def tell(name: str, outcomes: list[list[Outcome]]) -> None:
             by_category.setdefault(category, []).append(message)
     by_category.pop(RankCollapseWarning, None)
     for category, messages in by_category.items():
-        warnings.warn(
+        warn(
             f"{len(messages)} of {len(flat)} cross-validation fits of {name} gave this warning; "
             f"the first one says: {messages[0]}",
             category,
-            stacklevel=5,
         )

@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_restf._data.batches import activation_bytes, work_per_pass
-from sklearn_restf._estimator.base import ResidualTransformerBase
+from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.outcome import report
 from sklearn_restf._model.gradient import is_supported
 from sklearn_restf._model.initialization import ParameterViews, build_module
@@ -52,7 +52,7 @@ GROUP_BYTES = {"cpu": 2**28, "cuda": 2**31}  # intermediate results of the model
 
 
 def run_sweep(
-    plain: ResidualTransformerBase,
+    plain: TrainableBase,
     betas: Sequence[float],
     data: SweepData,
     folds: Sequence[Fold],
@@ -81,9 +81,7 @@ def run_sweep(
     return [outcomes[i :: len(betas)] for i in range(len(betas))]
 
 
-def models_side_by_side(
-    plain: ResidualTransformerBase, data: SweepData, fold: Fold, jobs: int
-) -> int:
+def models_side_by_side(plain: TrainableBase, data: SweepData, fold: Fold, jobs: int) -> int:
     """Return how many models each job is to train side by side; 1 means one by one."""
     if plain.callbacks or plain.chunk_size is not None:
         return 1
@@ -106,7 +104,7 @@ def models_side_by_side(
     return min(fit_into_memory, int(np.clip(fit_into_cache, *TOGETHER)))
 
 
-def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:
+def fit_one(plain: TrainableBase, data: SweepData, task: Task, scorer: Scorer) -> Outcome:
     """Train and score one model by itself."""
     beta, fold = task
     estimator = clone(plain).set_params(residual_beta=beta)
@@ -122,7 +120,7 @@ def fit_one(plain: ResidualTransformerBase, data: SweepData, task: Task, scorer:
 class Run:
     """One model of a group: its estimator, problem, and result."""
 
-    estimator: ResidualTransformerBase
+    estimator: TrainableBase
     problem: Problem
     fold: Fold
     result: TrainingResult | None = None
@@ -130,7 +128,7 @@ class Run:
 
 
 def fit_group(
-    plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task], scorer: Scorer
+    plain: TrainableBase, data: SweepData, tasks: Sequence[Task], scorer: Scorer
 ) -> list[Outcome]:
     """Train several models side by side, and score each; fewer where memory does not suffice."""
     runs = None
@@ -146,9 +144,7 @@ def fit_group(
     return [outcome for part in parts for outcome in fit_group(plain, data, part, scorer)]
 
 
-def fit_side_by_side(
-    plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task]
-) -> list[Run]:
+def fit_side_by_side(plain: TrainableBase, data: SweepData, tasks: Sequence[Task]) -> list[Run]:
     """Train several models, those of equal shape in one batched run."""
     runs = prepare(plain, data, tasks)
     groups: dict[Any, list[Run]] = {}
@@ -164,10 +160,10 @@ def fit_side_by_side(
     return runs
 
 
-def prepare(plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Task]) -> list[Run]:
+def prepare(plain: TrainableBase, data: SweepData, tasks: Sequence[Task]) -> list[Run]:
     """Pose the problem of every task; those of one fold share everything but residual_beta."""
     runs: list[Run] = []
-    posed: dict[int, tuple[ResidualTransformerBase, Problem]] = {}
+    posed: dict[int, tuple[TrainableBase, Problem]] = {}
     for beta, fold in tasks:
         start = time.perf_counter()
         if id(fold) not in posed:
@@ -180,9 +176,7 @@ def prepare(plain: ResidualTransformerBase, data: SweepData, tasks: Sequence[Tas
     return runs
 
 
-def pose(
-    plain: ResidualTransformerBase, data: SweepData, fold: Fold
-) -> tuple[ResidualTransformerBase, Problem]:
+def pose(plain: TrainableBase, data: SweepData, fold: Fold) -> tuple[TrainableBase, Problem]:
     """Return an estimator that has seen the training samples of a fold, and its problem."""
     estimator = clone(plain)
     vars(estimator).update(data.attributes)
@@ -254,6 +248,7 @@ def finish(run: Run, data: SweepData, scorer: Scorer) -> Outcome:
     def store() -> None:
         with thread_limit(work_per_pass(problem.config, problem.train.tokens)):
             estimator._store(result, problem)
+            estimator._diagnose(result, problem)
         report(estimator, result)
 
     outcome = Outcome(fit_time=run.seconds)

@@ -12,11 +12,11 @@ import os
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._estimator.classifier import ResidualTransformerClassifier
 from sklearn_restf._model.module import ModuleConfig
 from sklearn_restf.onnx._graph_builder import GraphBuilder, require_onnx
 from sklearn_restf.onnx._model_graph import write_model
@@ -101,7 +101,7 @@ def to_onnx(
     shape = input_shape(estimator, fitted.layout)
     graph.add_input("X", shape)
     raw = write_model(graph, fitted)
-    if isinstance(estimator, ResidualTransformerClassifier):
+    if is_classifier(estimator):
         write_classes(graph, estimator, raw)
     else:
         write_targets(graph, estimator, raw, fitted.config)

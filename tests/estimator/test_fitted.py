@@ -4,11 +4,13 @@ import gc
 import weakref
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_restf.exceptions import DivergenceError
 from tests.builders import (
     SERIES,
     SERIES_YR,
@@ -95,17 +97,40 @@ def test_failed_fit_leaves_the_estimator_unfitted_case_d2(parameters, X, y, weig
 
 
 @pytest.mark.parametrize("warm_start", [False, True])
-def test_failed_refit_never_leaves_a_half_fitted_estimator_case_d2(warm_start):
-    """After a failure the old model is whole, or gone (only without ``warm_start``)."""
+def test_failed_refit_leaves_the_estimator_as_it_was_case_d2(warm_start):
     estimator = make_regressor(warm_start=warm_start).fit(X2, YR)
-    before = estimator.predict(X2)
+    before, predicted = dict(vars(estimator)), estimator.predict(X2)
+    with pytest.raises(ValueError, match=r"NaN|features"):
+        estimator.fit(X2[:, :2], np.full(64, np.nan))
+    estimator.learning_rate = 1e6
+    with pytest.raises(DivergenceError):
+        estimator.fit(X2 * 1e4, 1e6 * YR)
+    assert vars(estimator) == before | {"learning_rate": 1e6}
+    np.testing.assert_array_equal(estimator.predict(X2), predicted)
+
+
+@both
+def test_what_a_subclass_sets_before_fit_survives_fit(make, y):
+    class Named(type(make())):
+        def fit(self, X, y):
+            self.note_ = "mine"
+            return super().fit(X, y)
+
+    estimator = Named(max_iter=2, tol=None).fit(X2, y)
+    assert estimator.note_ == "mine"
     with pytest.raises(ValueError, match="NaN"):
-        estimator.fit(X2, np.full(64, np.nan))
-    if warm_start or fitted_names(estimator):
-        np.testing.assert_array_equal(estimator.predict(X2), before)
-    else:
-        with pytest.raises(NotFittedError):
-            estimator.predict(X2)
+        estimator.fit(np.full_like(X2, np.nan), y)
+    assert estimator.note_ == "mine"
+    assert estimator.fit(X2, y).note_ == "mine"
+
+
+def test_refit_leaves_nothing_of_the_fit_before():
+    """Neither names of features nor the callbacks that were used."""
+    estimator = make_regressor(max_iter=2, tol=None)
+    estimator.fit(pd.DataFrame(X2).add_prefix("x"), YR)
+    assert len(estimator.feature_names_in_) == X2.shape[1]
+    fitted = set(vars(estimator.fit(X2, YR)))
+    assert fitted == set(vars(clone(estimator).fit(X2, YR)))
 
 
 @both

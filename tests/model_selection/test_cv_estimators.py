@@ -10,7 +10,7 @@ import pytest
 import sklearn
 import skops.io
 import torch
-from sklearn.base import clone
+from sklearn.base import ClassifierMixin, RegressorMixin, clone, is_classifier, is_regressor
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
 from sklearn.metrics import get_scorer
@@ -27,6 +27,8 @@ from sklearn_restf import (
     ResidualTransformerRegressorCV,
     diagnose,
 )
+from sklearn_restf._data.arrays import read_X
+from sklearn_restf._estimator import base
 from sklearn_restf.exceptions import RankCollapseWarning
 from tests.builders import FEW_STEPS, ROW_LABELS, ROWS, SERIES, SERIES_YR, X3D, YC, YR
 
@@ -278,10 +280,33 @@ def test_the_model_is_the_plain_one_with_the_chosen_beta():
     np.testing.assert_array_equal(model.predict(X3D), plain.predict(X3D))
     assert model.loss_curve_ == plain.loss_curve_
     assert model.module_.config == plain.module_.config
-    assert isinstance(model, ResidualTransformerRegressor)
     assert diagnose(model, X3D, YR).residual_beta == model.residual_beta_
     with pytest.raises(NotFittedError, match="no residual_beta before fit"):
-        _ = regressor().residual_beta
+        diagnose(regressor(), X3D, YR)
+
+
+@pytest.mark.parametrize(("plain", "swept"), PAIRS)
+def test_is_a_sibling_of_the_plain_estimator(plain, swept):
+    """As RidgeCV is of Ridge: of the same kind, without parameters taken away."""
+    assert not issubclass(swept, plain)
+    for mixin in (RegressorMixin, ClassifierMixin):
+        assert issubclass(swept, mixin) == issubclass(plain, mixin)
+    for check in (is_regressor, is_classifier):
+        assert check(swept()) == check(plain())
+    for name in ("residual_beta", "warm_start"):
+        assert not hasattr(swept(), name)
+
+
+def test_the_search_and_the_model_read_the_samples_once(monkeypatch):
+    reads = []
+
+    def counted(estimator, X, *, reset, **options):
+        reads.append(reset)
+        return read_X(estimator, X, reset=reset, **options)
+
+    monkeypatch.setattr(base, "read_X", counted)
+    regressor().fit(X3D, YR)
+    assert reads.count(True) == 1
 
 
 def test_diagnostics_of_every_model_and_of_the_final_one():
@@ -340,11 +365,20 @@ def test_kept_on_disk(make, tmp_path):
     assert loaded.residual_beta_ == model.residual_beta_
 
 
-def test_a_failed_fit_leaves_nothing():
+def test_a_failed_fit_changes_nothing():
     model = regressor().fit(X3D, YR)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(np.full_like(X3D, np.nan), YR)
-    assert not [name for name in vars(model) if name.endswith("_")]
+    before = dict(vars(model))
+    for X, y in ((np.full_like(X3D, np.nan), YR), (X3D[:2], YR[:2])):
+        with pytest.raises(ValueError, match=r"NaN|n_splits"):
+            model.fit(X, y)
+        assert vars(model) == before
+
+
+def test_without_refit_nothing_is_left_of_the_model_before():
+    model = regressor().fit(X3D, YR).set_params(refit=False).fit(X3D, YR)
+    assert set(vars(model)) == set(vars(regressor(refit=False).fit(X3D, YR)))
+    with pytest.raises(NotFittedError, match="refit=False"):
+        model.predict(X3D)
 
 
 def test_inputs_are_left_alone(random_state_unchanged):
