@@ -39,8 +39,6 @@ from sklearn_restf._training.skorch_callbacks import usable_callbacks
 from sklearn_restf._training.training_result import TrainingResult
 from sklearn_restf._utils.device import resolve_device, resolve_dtype
 from sklearn_restf._utils.process_group import (
-    ALONE,
-    active_group,
     first,
     gather,
     rank,
@@ -121,7 +119,6 @@ class TrainableBase(ResidualTransformerBase):
             callbacks=usable_callbacks(self.callbacks, self.random_state),
             hooks=context.hooks(attributes_of) if context else None,
             progress=make_progress(self.verbose if rank() == 0 else 0, type(self).__name__),
-            group=active_group() or ALONE,
             device=problem.device,
         )
         result = net.run()

@@ -31,13 +31,7 @@ from sklearn_restf._training.stopping import Best, StoppingRule
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
 from sklearn_restf._training.training_state import restore, state_of_training
 from sklearn_restf._utils.interrupts import InterruptWatch
-from sklearn_restf._utils.process_group import (
-    ALONE,
-    Collective,
-    ProcessGroup,
-    StoppedByPeer,
-    alone,
-)
+from sklearn_restf._utils.process_group import StoppedByPeer, active_group, alone
 
 # begin(iteration) and end(iteration, net), True to stop, of scikit-learn's callback protocol
 IterationHooks = tuple[Callable[[int], None], Callable[[int, "FullBatchNet"], bool]]
@@ -66,8 +60,6 @@ class FullBatchNet(NeuralNet):
         scikit-learn's callback protocol, see :data:`IterationHooks`.
     progress : callable or None
         Wraps the iterations, see :mod:`sklearn_restf._training.progress`.
-    group : Collective
-        The processes that hold the other samples.
     """
 
     def __init__(
@@ -81,7 +73,6 @@ class FullBatchNet(NeuralNet):
         callbacks: list[Any] | None = None,
         hooks: IterationHooks | None = None,
         progress: Progress | None = None,
-        group: Collective = ALONE,
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(
@@ -100,7 +91,7 @@ class FullBatchNet(NeuralNet):
         self.warm_start_from = warm_start_from
         self.hooks = hooks
         self.progress = progress
-        self.group = group
+        self.group = active_group()  # the processes that hold the other samples
 
     @property
     def _default_callbacks(self) -> list[Any]:
@@ -112,7 +103,7 @@ class FullBatchNet(NeuralNet):
             return super().initialize_optimizer()
         settings = self.settings
         problem = self.module_, self.train, settings.loss, settings.alpha
-        if isinstance(self.group, ProcessGroup):
+        if self.group is not None:
             self.objective_: Objective = SharedObjective(
                 *problem, group=self.group, valid=self.valid
             )
@@ -193,7 +184,7 @@ class FullBatchNet(NeuralNet):
             result.drop_unfinished(best.n_offered)
             result.stop_reason = stopped.reason
         self._finish(result, best, observers)
-        return self.group.finish(result)
+        return result if self.group is None else self.group.finish(result)
 
     def _run_ahead(self) -> TrainingResult:
         """Train on the device without waiting for it; nobody watches but the progress."""

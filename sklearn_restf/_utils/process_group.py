@@ -41,18 +41,7 @@ class StoppedByPeer(Exception):
         self.reason = reason
 
 
-class Collective:
-    """One process that trains alone: nothing to exchange."""
-
-    def finish(self, result: Any) -> Any:
-        """End training, and return what rank 0 has to show for it."""
-        return result
-
-
-ALONE = Collective()
-
-
-class ProcessGroup(Collective):
+class ProcessGroup:
     """The ranks of a ``torch.distributed`` process group, during one fit.
 
     Used as a context manager: an error inside is told to the other ranks, which raise
@@ -254,8 +243,8 @@ def available_group() -> ProcessGroup | None:
     else:
         has_group = distributed.is_available() and distributed.is_initialized()
         group = distributed.group.WORLD if has_group else None
-    alone = group is None or distributed.get_world_size(group) == 1
-    return None if alone else ProcessGroup(group)
+    single = group is None or distributed.get_world_size(group) == 1
+    return None if single else ProcessGroup(group)
 
 
 def active_group() -> ProcessGroup | None:
