@@ -2,8 +2,8 @@ r"""
 The residual strength on weather data
 =====================================
 
-The convergence theorem of residual Transformers (`arXiv 2506.05249
-<https://arxiv.org/abs/2506.05249>`_) says that gradient descent converges at a rate set by the
+The convergence theorem of residual Transformers (`arXiv 2506.05249v4
+<https://arxiv.org/abs/2506.05249v4>`_) says that gradient descent converges at a rate set by the
 extreme singular values of :math:`Z = \beta X + \mathrm{Attn}(X)`. This example trains one model for
 five values of :math:`\beta` on a year of weather, in the theorem's setting: plain gradient descent
 with a constant step on all the data, the squared error, one target for every token.

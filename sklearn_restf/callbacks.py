@@ -32,7 +32,7 @@ __all__ = ["ConvergenceMonitor", "TrainingCheckpoint"]
 MONITOR_CONSTRAINTS = {
     "module": [one_of(None), instance_of(str, words="a str")],
     "residual_beta": [real()],
-    "batch_first": [BOOL],
+    "batch_first": [BOOL, one_of(None)],
     "n_samples": [integer(1)],
     "every": [integer(1)],
 }
@@ -60,11 +60,14 @@ class ConvergenceMonitor(Callback):
         estimators, whose Z is known and needs no `residual_beta`.
     residual_beta : float, default=0.0
         Weight with which the net adds the module's input to its output. 0 looks at the
-        output alone. For a pre-LayerNorm layer name the submodule that contains the
-        normalisation, so that its input is the residual stream.
-    batch_first : bool, default=True
+        output alone. Where the layer around the module normalises first (``norm_first=True``
+        of :class:`torch.nn.TransformerEncoderLayer`), the input of that layer counts: it is
+        what is added. In a pre-LayerNorm layer of your own name the submodule that contains
+        the normalisation, so that its input is the residual stream.
+    batch_first : bool, default=None
         Whether the named module's output is (n_samples, n_tokens, width); False for
-        (n_tokens, n_samples, width).
+        (n_tokens, n_samples, width). None: what the module says of itself in an attribute of
+        this name, as torch's attention modules do; True without one.
     n_samples : int, default=64
         Training samples to evaluate, evenly spaced.
     every : int, default=10
@@ -108,7 +111,7 @@ class ConvergenceMonitor(Callback):
         module: str | None = None,
         *,
         residual_beta: float = 0.0,
-        batch_first: bool = True,
+        batch_first: bool | None = None,
         n_samples: int = 64,
         every: int = 10,
     ) -> None:
@@ -220,18 +223,26 @@ class ConvergenceMonitor(Callback):
     # --- measuring ------------------------------------------------------------------
 
     def _measure(self, net: Any, dataset: Any) -> None:
-        module = self._find(net.module_)
+        module, streams = self._find(net.module_), []
         caught: list[Tensor] = []
 
-        def keep(_: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-            caught.append(self._z(args, kwargs, output))
+        def see(_: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+            streams.append(first_argument(args, kwargs))
 
-        handle = module.register_forward_hook(keep, with_kwargs=True)
+        def keep(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+            added = streams[-1] if streams else first_argument(args, kwargs)
+            caught.append(self._z(module, added, output))
+
+        handles = [module.register_forward_hook(keep, with_kwargs=True)]
+        around = net.module_.get_submodule((self.module or "").rpartition(".")[0])
+        if module is not around and getattr(around, "norm_first", False):
+            handles.append(around.register_forward_pre_hook(see, with_kwargs=True))
         training = net.module_.training
         try:
             lengths = self._evaluate(net, dataset)
         finally:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
             net.module_.train(training)
         if not caught:
             name = self.module or "the last layer"
@@ -241,7 +252,7 @@ class ConvergenceMonitor(Callback):
         samples = Z if lengths is None else [z[: int(n)] for z, n in zip(Z, lengths, strict=True)]
         self._record(spectra(samples))
 
-    def _z(self, args: Any, kwargs: Mapping[str, Any], output: Any) -> Tensor:
+    def _z(self, module: nn.Module, added: Any, output: Any) -> Tensor:
         if isinstance(output, LayerOutput):
             return output.Z.detach()
         if isinstance(output, tuple | list):
@@ -254,15 +265,17 @@ class ConvergenceMonitor(Callback):
             )
         Z = output.detach()
         if self.residual_beta:
-            first = args[0] if args else next(iter(kwargs.values()))
-            if not isinstance(first, Tensor) or first.shape != Z.shape:
+            if not isinstance(added, Tensor) or added.shape != Z.shape:
                 raise ValueError(
                     f"residual_beta={self.residual_beta} needs a module whose first input has the "
                     f"shape of its output, {tuple(Z.shape)}; {self.module!r} got "
-                    f"{tuple(getattr(first, 'shape', ())) or type(first).__name__}."
+                    f"{tuple(getattr(added, 'shape', ())) or type(added).__name__}."
                 )
-            Z = Z + self.residual_beta * first.detach()
-        return Z if self.batch_first else Z.transpose(0, 1)
+            Z = Z + self.residual_beta * added.detach()
+        batch_first = self.batch_first
+        if batch_first is None:
+            batch_first = bool(getattr(module, "batch_first", True))
+        return Z if batch_first else Z.transpose(0, 1)
 
     def _evaluate(self, net: Any, dataset: Any) -> Tensor | None:
         """Run the net forward on the watched samples; return their lengths if ragged."""
@@ -270,7 +283,10 @@ class ConvergenceMonitor(Callback):
             return _evaluate_full_batch(net, self.n_samples)
         rows = np.linspace(0, len(dataset) - 1, min(self.n_samples, len(dataset))).astype(int)
         subset = torch.utils.data.Subset(dataset, rows.tolist())
-        loader = torch.utils.data.DataLoader(subset, batch_size=len(rows), shuffle=False)
+        # a generator of its own: even in order a loader draws from one, else from torch's global
+        loader = torch.utils.data.DataLoader(
+            subset, batch_size=len(rows), shuffle=False, generator=torch.Generator()
+        )
         net.evaluation_step(next(iter(loader)), training=False)
         return None
 
@@ -308,6 +324,11 @@ class ConvergenceMonitor(Callback):
     def _beta(self, net: Any) -> float:
         config = getattr(self._find(net.module_), "config", None)
         return float(getattr(config, "residual_beta", self.residual_beta))
+
+
+def first_argument(args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return what a module was called with first."""
+    return args[0] if args else next(iter(kwargs.values()))
 
 
 def _evaluate_full_batch(net: FullBatchNet, n_samples: int) -> Tensor | None:

@@ -1,6 +1,7 @@
 """The packages stand one upon another: imports go downwards only."""
 
 import ast
+from collections import Counter
 
 import pytest
 
@@ -43,6 +44,17 @@ def test_imports_go_downwards(path):
     here = floor(parts(path)[0]) if parts(path) != ("__init__",) else -2
     upwards = [".".join(name) for name in imported(path) if floor(name[0]) < here]
     assert not upwards
+
+
+def test_every_stem_and_class_has_one_meaning():
+    stems = Counter(parts(path)[-1].lstrip("_") for path in FILES if path.stem != "__init__")
+    classes = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not {name for name, count in (stems | classes).items() if count > 1}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(parts(path)))

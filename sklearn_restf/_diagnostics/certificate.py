@@ -11,7 +11,7 @@ per weight matrix, and four of them have a computable lower bound:
 * W_V:           sigma_N(A F)^2 min_i sigma_k(M_i)^2              (N <= d, k <= d)
 
 with one row per prediction, ``B = W_2 W_U`` and ``M_i = (gamma I + W_1 D_i W_2) W_U``.
-Sources: arXiv 2506.05249, and the derivation on the theory page. Further parameters (an
+Sources: arXiv 2506.05249v4, and the derivation on the theory page. Further parameters (an
 embedding, earlier layers, biases) only add positive semidefinite blocks, so the bound
 stays valid for the last layer of any model of this family.
 """

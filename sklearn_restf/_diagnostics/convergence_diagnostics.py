@@ -2,7 +2,7 @@
 
 The speed of gradient descent on a residual Transformer is governed by the extreme
 singular values of the attention-layer output ``Z = beta F + A F W_V``: the rate is about
-``sigma_min(Z)^2 / ||Z||^2`` (arXiv 2506.05249).
+``sigma_min(Z)^2 / ||Z||^2`` (arXiv 2506.05249v4).
 """
 
 from __future__ import annotations

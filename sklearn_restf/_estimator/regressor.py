@@ -196,8 +196,8 @@ default="relu"
 
     References
     ----------
-    .. [1] Z. Qin, J. Zhou, Z. Zhu, "On the Convergence of Gradient Descent on Learning
-       Transformers with Residual Connections", arXiv:2506.05249, 2025.
+    .. [1] Z. Qin, J. Zhou, J. Jiang, Z. Zhu, "On the Convergence of Gradient Descent on
+       Learning Transformers with Residual Connections", arXiv:2506.05249v4, 2026.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-#: Puts an estimator into the setting of the convergence theorem (arXiv 2506.05249): plain
+#: Puts an estimator into the setting of the convergence theorem (arXiv 2506.05249v4): plain
 #: gradient descent with the step ``1 / ||J||^2`` (constant, unless a step would raise the loss)
 #: on the squared error, no penalty, no inner standardisation of X, a fixed number of iterations.
 #: ``ResidualTransformerRegressor(**THEOREM_SETTINGS, pooling="none")`` is the theorem's

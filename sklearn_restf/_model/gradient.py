@@ -25,7 +25,14 @@ import torch
 from torch import Tensor
 
 from sklearn_restf._model.forward import Parameters, Strength, absorb_readout
-from sklearn_restf._model.matmul import add_product, add_reduction, product, products, silent
+from sklearn_restf._model.matmul import (
+    add_product,
+    add_reduction,
+    product,
+    products,
+    reduction,
+    silent,
+)
 from sklearn_restf._model.module import (
     ACTIVATIONS,
     ModuleConfig,
@@ -103,7 +110,8 @@ class ClosedForm:
                 self.padded = torch.nonzero(~mask.view(-1))[:, 0]
         if self.config.embedding == "grouped":  # one matrix (N, W) a group
             self.columns = x.transpose(-3, -2).reshape(-1, self.N, x.shape[-1])
-        self._F = self._embed({}) if self.constant_input else None
+        if self.constant_input:
+            self._read_tokens(self._embed({}))
         return self
 
     def buffer(self, name: str, *shape: int) -> Tensor:
@@ -150,8 +158,9 @@ class ClosedForm:
     def forward(self, weights: Parameters) -> Tensor:
         """Return the predictions (*S, N, C), or (*S, N, T, C) with ``pooling="none"``."""
         self.weights = weights
-        F = self._embed(weights) if self._F is None else self._F
-        Z = self._attend(F)
+        if not self.constant_input:
+            self._read_tokens(self._embed(weights))
+        Z = self._attend()
         if self.padded is not None:
             # every activation is 0 at 0: padding then adds nothing to sums over tokens
             Z.view(-1, Z.shape[-1]).index_fill_(0, self.padded, 0.0)
@@ -159,18 +168,25 @@ class ClosedForm:
         P = product(Z, weights["blocks.0.ffn_in"], out=P)
         relu = self.config.activation == "relu"
         H = P.relu_() if relu else ACTIVATIONS[self.config.activation](P)
-        self.saved |= {"Z": Z, "H": H} | ({} if relu else {"P": P})
+        self.saved["Z"], self.saved["H"] = Z, H
+        if not relu:
+            self.saved["P"] = P
         return self._read_out(Z, H)
 
-    def _attend(self, F: Tensor) -> Tensor:
-        """Return Z of the tokens that ask: all of them, or the last of each sample."""
-        B, T, D, weights = self.B, self.T, F.shape[-1], self.weights
-        tokens, Q = F.view(B, T, D), 1 if self.last else T
-        source = F.view(*self.S, self.N * T, D)
+    def _read_tokens(self, F: Tensor) -> None:
+        """Set the tokens that are asked, and the rows that ask: all, or the last of each sample."""
+        D = F.shape[-1]
+        self.tokens = F.view(self.B, self.T, D)
         if self.last:
-            source = tokens[:, -1] if self.last_index is None else tokens[self.last_index]
-            source = source.view(*self.S, self.N, D)
-        rows = source.shape
+            index = (slice(None), -1) if self.last_index is None else self.last_index
+            self.source = self.tokens[index].view(*self.S, self.N, D)
+        else:
+            self.source = F.view(*self.S, self.N * self.T, D)
+
+    def _attend(self) -> Tensor:
+        """Return Z of the tokens that ask."""
+        tokens, source, weights = self.tokens, self.source, self.weights
+        (B, T, D), rows, Q = tokens.shape, source.shape, 1 if self.last else self.T
         # F W_Q W_K^T F^T: one projection of the tokens instead of two
         M = self.buffer("M", *self.S, D, D)
         M = add_product(M, weights["blocks.0.query"], weights["blocks.0.key"].mT, 0.0, self.scale)
@@ -180,7 +196,7 @@ class ClosedForm:
             S.masked_fill_(self.forbidden, -torch.inf)
         A = row_softmax(S, self.buffer("A", B, Q, T))
         C = products(A, tokens, out=self.buffer("C", B, Q, D)).view(rows)
-        self.saved = {"tokens": tokens, "source": source, "M": M, "query": query, "A": A, "C": C}
+        self.saved = {"M": M, "query": query, "A": A, "C": C}
         Z = product(C, weights["blocks.0.value"], out=self.buffer("Z", *rows))
         return add_scaled_(Z, source, self.beta)
 
@@ -188,12 +204,12 @@ class ClosedForm:
         W_2, W_U = self.weights["blocks.0.ffn_out"], self.weights["readout"]
         b = self.weights["readout_bias"].unsqueeze(-2)
         if self.mean:
-            Z, H = (rows.view(*self.S, self.N, self.T, -1).sum(-2) for rows in (Z, H))
+            Z, H = self._sum_tokens(Z), self._sum_tokens(H)
         if self.mean or self.last:
             F_pooled = add_product(Z, H, W_2, self.gamma)
             if self.mean:
                 F_pooled.mul_(self.share)
-            self.saved |= {"F_pooled": F_pooled, "H_sum": H}
+            self.saved["F_pooled"], self.saved["H_sum"] = F_pooled, H
             return add_product(b, F_pooled, W_U)
         D, C = Z.shape[-1], W_U.shape[-1]
         Z_read, H_read = self._as_read(Z), self._as_read(H)
@@ -211,6 +227,9 @@ class ClosedForm:
         if self.config.pooling == "flatten":
             return prediction
         return prediction.view(*self.S, self.N, self.T, C)
+
+    def _sum_tokens(self, rows: Tensor) -> Tensor:
+        return rows.view(*self.S, self.N, self.T, -1).sum(-2)
 
     def _as_read(self, rows: Tensor) -> Tensor:
         """Return rows as the readout sees them: one a token, or one a sample."""
@@ -233,10 +252,11 @@ class ClosedForm:
         add_reduction(gradients["readout"], saved["F_pooled"], slope)
         if self.mean:
             slope = slope * self.share
-        G_F = product(slope, weights["readout"].mT)  # the same for every token of a sample
+        G_F = slope @ weights["readout"].mT  # the same for every token of a sample
         add_reduction(gradients["blocks.0.ffn_out"], saved["H_sum"], G_F)
-        G_Z = self._back_hidden(product(G_F, weights["blocks.0.ffn_out"].mT))
-        G_Z.view(*self.S, self.N, -1, G_F.shape[-1]).add_((self.gamma * G_F).unsqueeze(-2))
+        G_Z = self._back_hidden(G_F @ weights["blocks.0.ffn_out"].mT)
+        gamma = self.gamma.unsqueeze(-1) if isinstance(self.gamma, Tensor) else self.gamma
+        add_scaled_(G_Z.view(*self.S, self.N, -1, G_F.shape[-1]), G_F.unsqueeze(-2), gamma)
         if self.padded is not None:
             G_Z.view(-1, G_Z.shape[-1]).index_fill_(0, self.padded, 0.0)
         return G_Z
@@ -252,9 +272,8 @@ class ClosedForm:
         G_H = self.buffer("G_H", *H.shape)
         if self.absorbed:
             U = W_U.view(*self.S, -1, D, C)
-            G_U = product(Z_read.mT, slope)
-            gradients["readout"].add_(G_U * self.gamma)
-            G_W2U = product(H_read.mT, slope).view(*self.S, -1, M, C)
+            add_reduction(gradients["readout"], Z_read, slope, self.gamma)
+            G_W2U = reduction(H_read, slope).view(*self.S, -1, M, C)
             gradients["blocks.0.ffn_out"].add_(torch.matmul(G_W2U, U.mT).sum(-3))
             gradients["readout"].view(U.shape).add_(torch.matmul(W_2.mT.unsqueeze(-3), G_W2U))
             G_H = product(slope, saved["W_2U"].mT, out=G_H.view(H_read.shape)).view(H.shape)
@@ -291,7 +310,13 @@ class ClosedForm:
 
     def _back_attention(self, G_Z: Tensor) -> None:
         saved, gradients, weights = self.saved, self.gradients, self.weights
-        tokens, A, C, query, source = (saved[k] for k in ("tokens", "A", "C", "query", "source"))
+        tokens, source, A, C, query = (
+            self.tokens,
+            self.source,
+            saved["A"],
+            saved["C"],
+            saved["query"],
+        )
         (B, Q, T), D, rows = A.shape, tokens.shape[-1], G_Z.shape
         add_reduction(gradients["blocks.0.value"], C, G_Z)
         G_C = product(G_Z, weights["blocks.0.value"].mT, out=self.buffer("G_C", *rows))

@@ -43,7 +43,10 @@ class Loss:
             prediction = torch.where(mask[..., None], prediction, 0.0)
             weight = weight * mask[..., None]
         loss, slope = self.of_outputs(prediction, y)
-        return (exact(loss) * exact(weight)).flatten(models).sum(-1), weight * slope
+        slope = weight * slope
+        if not models and loss.shape == weight.shape:
+            return torch.dot(exact(loss).view(-1), exact(weight).view(-1)), slope
+        return (exact(loss) * exact(weight)).flatten(models).sum(-1), slope
 
     def __call__(
         self, prediction: Tensor, y: Tensor, weight: Tensor, mask: Tensor | None = None

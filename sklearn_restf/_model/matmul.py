@@ -99,10 +99,15 @@ def add_product(
     return torch.baddbmm(c, a, b, beta=c_scale, alpha=scale)
 
 
-def add_reduction(target: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+def reduction(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``a^T b``, a sum over many rows, next to a narrow b."""
+    return a.T @ b if a.ndim == 2 else products(a.mT, b)
+
+
+def add_reduction(target: Tensor, a: Tensor, b: Tensor, scale: float | Tensor = 1.0) -> None:
     """Add ``scale a^T b``, a sum over many rows, to `target`."""
     if a.ndim > 2:
-        target.add_(products(a.mT, b), alpha=scale)
+        target.add_(products(a.mT, b).mul_(scale))
         return
     m, n = target.shape
     large = a.numel() * n >= SMALL_REDUCTION and max(m, n) >= NARROW

@@ -103,7 +103,7 @@ validation_fraction, chunk_size, diagnostics, diagnostics_samples, device, dtype
 
     Models are trained side by side when one pass of one model takes less than 5 million
     multiply-adds in float32 (1,500 tokens of width 16 or so) or 2.5 million in float64 (half of
-    that with several layers, several heads, LayerNorm or ``pooling="last"``; on a GPU always),
+    that with several layers, several heads or LayerNorm; on a GPU always),
     there are no callbacks and no `chunk_size`: 5 to 13 of them at a time (on a GPU as many as
     have 2 GiB of intermediate results). Otherwise one by one. In both cases joblib spreads the
     work over `n_jobs` processes.
@@ -329,7 +329,7 @@ class_weight : optional
 
     Models are trained side by side when one pass of one model takes less than 5 million
     multiply-adds in float32 (1,500 tokens of width 16 or so) or 2.5 million in float64 (half of
-    that with several layers, several heads, LayerNorm or ``pooling="last"``; on a GPU always),
+    that with several layers, several heads or LayerNorm; on a GPU always),
     there are no callbacks and no `chunk_size`: 5 to 13 of them at a time (on a GPU as many as
     have 2 GiB of intermediate results). Otherwise one by one. In both cases joblib spreads the
     work over `n_jobs` processes.

@@ -1,5 +1,6 @@
 """ConvergenceMonitor in this package's estimators and in any other skorch net."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -226,3 +227,59 @@ def test_unusable_parameters_of_the_monitor_are_named(parameters):
     model = ResidualTransformerRegressor(**FEW_STEPS, callbacks=[ConvergenceMonitor(**parameters)])
     with pytest.raises(ValueError, match=f"{next(iter(parameters))!r} parameter"):
         model.fit(ROWS, ROW_LABELS)
+
+
+class Layer(nn.Module):
+    """A Transformer layer of torch, read out by a linear map."""
+
+    def __init__(self, norm_first=False, batch_first=True, dropout=0.0):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(
+            4, 2, 8, dropout=dropout, norm_first=norm_first, batch_first=batch_first
+        )
+        self.batch_first = batch_first
+        self.readout = nn.Linear(4, 1)
+
+    def forward(self, X):
+        tokens = X if self.batch_first else X.transpose(0, 1)
+        F = self.layer(tokens)
+        return self.readout((F if self.batch_first else F.transpose(0, 1)).mean(1))
+
+
+def watched(module, monitor, seed=0):
+    """Train a net of torch's for some epochs, and return it."""
+    torch.manual_seed(seed)
+    net = NeuralNetRegressor(
+        module, max_epochs=3, lr=0.01, batch_size=8, train_split=None, verbose=0,
+        iterator_train__shuffle=True, callbacks=[monitor] if monitor else None,
+    )  # fmt: skip
+    X = np.random.default_rng(0).standard_normal((24, 5, 4)).astype("float32")
+    return net.fit(X, X[:, 0, :1]), torch.from_numpy(X)
+
+
+def test_watching_changes_nothing():
+    """Dropout and shuffling draw the same numbers with and without."""
+    torch.manual_seed(1)
+    module = Layer(dropout=0.5)
+    monitor = ConvergenceMonitor("layer.self_attn", residual_beta=1.0, every=1)
+    results = [watched(copy.deepcopy(module), m)[0] for m in (None, monitor)]
+    for a, b in zip(*(net.module_.parameters() for net in results), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_residual_stream_of_torchs_layers(norm_first, batch_first):
+    """Z = input of the layer + attention, whatever comes first."""
+    monitor = ConvergenceMonitor("layer.self_attn", residual_beta=1.0, every=1, n_samples=24)
+    net, X = watched(Layer(norm_first, batch_first), monitor)
+    layer = net.module_.layer
+    stream = X if batch_first else X.transpose(0, 1)
+    with torch.no_grad():
+        normal = layer.norm1(stream) if norm_first else stream
+        Z = stream + layer.self_attn(normal, normal, normal)[0]
+    expected = torch.linalg.svdvals(Z if batch_first else Z.transpose(0, 1)).numpy()
+    found = net.callbacks_[-2 if net.callbacks_[-1][1] is not monitor else -1][1]
+    np.testing.assert_allclose(
+        np.sort(found.singular_values_[-1], 1), np.sort(expected, 1), rtol=1e-4, atol=1e-5
+    )

@@ -26,14 +26,14 @@ WATCHED = {"max_iter": 3, "tol": None, "d_ff": 4, "random_state": 0, "diagnostic
 MONITOR = {
     "module": [None, "blocks.0", "blocks.1"],
     "residual_beta": [0.0, 1, 0.5, 1e300],
-    "batch_first": [True, False],
+    "batch_first": [None, True, False],
     "n_samples": [1, 3, 10**9],
     "every": [1, 2, 10**9],
 }
 INVALID_MONITOR = {
     "module": ["nothing", "", 3, ["blocks.0"], True],
     "residual_beta": ["1", np.nan, np.inf, None, [1.0], True],
-    "batch_first": NO_FLAG,
+    "batch_first": NO_FLAG[1:],
     "n_samples": NO_COUNT,
     "every": NO_COUNT,
 }
