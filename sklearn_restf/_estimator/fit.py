@@ -248,6 +248,7 @@ class TrainableBase(ResidualTransformerBase):
             self.loss,
             result.learning_rate,
             result.velocity if self.warm_start else None,
+            result.history,
         )
         self.n_iter_ = result.n_iter
         self.n_tokens_ = problem.layout.n_tokens

@@ -15,6 +15,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from skorch.callbacks import Callback
+from skorch.history import History
 
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import work_per_pass
@@ -48,6 +49,7 @@ class FittedEstimator(BaseEstimator):
     device_: str
     dtype_: str
     loss_curve_: list[float]
+    validation_curve_: list[float]
     _fitted_names = FITTED
 
     @abstractmethod
@@ -117,13 +119,23 @@ class FittedEstimator(BaseEstimator):
     @property
     @cpu_by_default()
     def net_(self) -> FullBatchNet:
-        """A skorch net around :attr:`module_`, with the training history."""
+        """A skorch net around :attr:`module_`, with the history of training.
+
+        Its rows are iterations: ``train_loss``, ``valid_loss`` where there were validation
+        samples, and of the last fit whatever callbacks recorded.
+        """
         self._require_fitted("net_")
         net = FullBatchNet(self.module_, settings=self._training_settings()).initialize()
-        for epoch, loss in enumerate(self.loss_curve_, start=1):
-            net.history.new_epoch()
-            net.history.record("epoch", epoch)
-            net.history.record("train_loss", loss)
+        curves = {"train_loss": self.loss_curve_, "valid_loss": self.validation_curve_}
+        net.history = History(
+            {"epoch": i + 1, "batches": [], **{k: v[i] for k, v in curves.items() if v}}
+            for i in range(len(self.loss_curve_))
+        )
+        recorded = self._fitted.history or []
+        for row, found in zip(
+            net.history[len(net.history) - len(recorded) :], recorded, strict=True
+        ):
+            row.update(found | {"epoch": row["epoch"]})
         return net
 
     @property

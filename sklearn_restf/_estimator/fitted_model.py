@@ -30,6 +30,7 @@ class FittedModel:
     loss: str
     learning_rate: float
     velocity: np.ndarray | None = None  # kept for warm_start only
+    history: list[dict[str, Any]] | None = None  # what callbacks recorded in the last fit
     format_version: int = FORMAT_VERSION
 
     def __setstate__(self, state: dict[str, Any]) -> None:

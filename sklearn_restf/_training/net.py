@@ -29,7 +29,7 @@ from sklearn_restf._training.progress import Progress
 from sklearn_restf._training.step_rule import StepRule, first_rate
 from sklearn_restf._training.stopping import Best, StoppingRule
 from sklearn_restf._training.training_result import TrainingResult, TrainingSettings
-from sklearn_restf._training.training_state import restore, state_of_training
+from sklearn_restf._training.training_state import recorded, restore, state_of_training
 from sklearn_restf._utils.interrupts import InterruptWatch
 from sklearn_restf._utils.process_group import StoppedByPeer, active_group, alone
 
@@ -184,6 +184,8 @@ class FullBatchNet(NeuralNet):
             result.drop_unfinished(best.n_offered)
             result.stop_reason = stopped.reason
         self._finish(result, best, observers)
+        if observers:
+            result.history = recorded(self.history)[: result.n_iter]
         return result if self.group is None else self.group.finish(result)
 
     def _run_ahead(self) -> TrainingResult:

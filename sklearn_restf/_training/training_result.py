@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class TrainingResult:
     loss: float = math.nan  # objective at `state`
     learning_rate: float = math.nan
     velocity: np.ndarray | None = None
+    history: list[dict[str, Any]] | None = None  # what callbacks recorded, by iteration
 
     @property
     def n_iter(self) -> int:

@@ -38,6 +38,12 @@ def restore(net: FullBatchNet, state: dict[str, Any]) -> None:
     net.history = History(json.loads(state["history"]))
 
 
+def recorded(history: History) -> list[dict[str, Any]]:
+    """Return what callbacks recorded of every epoch, and not of its one batch again."""
+    rows: list[dict[str, Any]] = json.loads(json.dumps(list(history), default=plain))
+    return [row | {"batches": []} for row in rows]
+
+
 def plain(value: Any) -> Any:
     """Return what callbacks recorded in a form that JSON has."""
     try:

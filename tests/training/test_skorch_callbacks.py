@@ -24,6 +24,7 @@ from skorch.callbacks import (
     TrainEndCheckpoint,
 )
 
+from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._data import batches
 from tests.builders import (
     SERIES,
@@ -344,3 +345,25 @@ def test_passive_callbacks_change_nothing(make, y):
     np.testing.assert_array_equal(
         outputs(with_callbacks.fit(X2D, y), X2D), outputs(without.fit(X2D, y), X2D)
     )
+
+
+def test_what_callbacks_record_can_be_read_after_the_fit_case_17():
+    X = np.random.default_rng(17).normal(size=(60, 4))
+    scoring = EpochScoring("accuracy", on_train=True, name="train_acc")
+    model = ResidualTransformerClassifier(
+        max_iter=8, tol=None, random_state=0, early_stopping=True, callbacks=[scoring]
+    ).fit(X, X[:, 0] > 0)
+    history = pickle.loads(pickle.dumps(model)).net_.history
+    accuracy = history[:, "train_acc"]
+    assert len(accuracy) == 8
+    assert 0.5 < accuracy[-1] <= 1.0
+    np.testing.assert_allclose(history[:, "train_loss"], model.loss_curve_)
+    np.testing.assert_allclose(history[:, "valid_loss"], model.validation_curve_)
+    assert history[:, "epoch"] == list(range(1, 9))
+
+
+def test_the_history_has_the_validation_loss_without_callbacks_too():
+    X = np.random.default_rng(17).normal(size=(60, 4))
+    model = ResidualTransformerRegressor(max_iter=5, tol=None, early_stopping="last")
+    model.fit(X, X[:, 0])
+    np.testing.assert_allclose(model.net_.history[:, "valid_loss"], model.validation_curve_)
