@@ -136,7 +136,7 @@ def write_targets(
     y = graph.add("Add", y, graph.constant(target.mean, np.float64))
     shape: list[int] = [] if config.pooling != "none" else [config.n_tokens or 0]
     if target.is_1d:
-        y = graph.add("Squeeze", y, graph.indices([-1]))
+        y = graph.add("Squeeze", y, [-1])
     else:
         shape.append(config.n_outputs)
     graph.add_output("variable", graph.cast(y, graph.dtype), tuple(shape))
@@ -156,8 +156,8 @@ def write_classes(graph: GraphBuilder, estimator: Any, raw: str) -> None:
         else:
             probabilities = normalised_scores(graph, raw, len(classes))
     elif len(classes) == 2:
-        positive = graph.cast(graph.add("Greater", raw, graph.constant(0.0)), np.int64)
-        index = graph.add("Squeeze", positive, graph.indices([1]))
+        positive = graph.cast(graph.add("Greater", raw, 0.0), np.int64)
+        index = graph.add("Squeeze", positive, [1])
         against = graph.add("Sigmoid", graph.add("Neg", raw))
         probabilities = graph.add("Concat", against, graph.add("Sigmoid", raw), axis=1)
     else:
@@ -170,21 +170,19 @@ def write_classes(graph: GraphBuilder, estimator: Any, raw: str) -> None:
 
 def normalised_scores(graph: GraphBuilder, raw: str, n_classes: int) -> str:
     """Clip squared-error outputs to [0, 1] and normalise; uniform where none is positive."""
-    zero, one = graph.constant(0.0), graph.constant(1.0)
-    clipped = graph.add("Clip", raw, zero, one)
-    total = graph.add("ReduceSum", clipped, graph.indices([1]), keepdims=1)
-    some = graph.add("Greater", total, zero)
-    scores = graph.add("Div", clipped, graph.add("Where", some, total, one))
-    return graph.add("Where", some, scores, graph.constant(1.0 / n_classes))
+    clipped = graph.add("Clip", raw, 0.0, 1.0)
+    total = graph.add("ReduceSum", clipped, [1], keepdims=1)
+    some = graph.add("Greater", total, 0.0)
+    scores = graph.add("Div", clipped, graph.add("Where", some, total, 1.0))
+    return graph.add("Where", some, scores, 1.0 / n_classes)
 
 
 def binary_scores(graph: GraphBuilder, raw: str) -> str:
     """Turn the difference of two squared-error outputs into probabilities."""
-    zero, one = graph.constant(0.0), graph.constant(1.0)
-    difference = graph.add("MatMul", raw, graph.constant([[-1.0], [1.0]]))
-    middle = graph.add("Mul", graph.add("Add", difference, one), graph.constant(0.5))
-    positive = graph.add("Clip", middle, zero, one)
-    return graph.add("Concat", graph.add("Sub", one, positive), positive, axis=1)
+    difference = graph.add("MatMul", raw, [[-1.0], [1.0]])
+    middle = graph.add("Mul", graph.add("Add", difference, 1.0), 0.5)
+    positive = graph.add("Clip", middle, 0.0, 1.0)
+    return graph.add("Concat", graph.add("Sub", 1.0, positive), positive, axis=1)
 
 
 def classes_for_onnx(classes: np.ndarray) -> np.ndarray:

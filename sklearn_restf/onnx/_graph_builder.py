@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -53,12 +52,11 @@ class GraphBuilder:
         self.nodes.append(self.onnx.helper.make_node("Identity", [source], [name]))
         self.outputs.append(self._value(name, shape, dtype or self.dtype))
 
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Append an operator and return the name of its result."""
+    def add(self, operator: str, *inputs: str | ArrayLike, **attributes: Any) -> str:
+        """Append an operator and return the name of its result; numbers become constants."""
         result = f"{operator.lower()}_{len(self.nodes)}"
-        self.nodes.append(
-            self.onnx.helper.make_node(operator, list(inputs), [result], **attributes)
-        )
+        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        self.nodes.append(self.onnx.helper.make_node(operator, names, [result], **attributes))
         return result
 
     def cast(self, source: str, dtype: DTypeLike) -> str:
@@ -66,18 +64,16 @@ class GraphBuilder:
         return self.add("Cast", source, to=self._type(dtype))
 
     def constant(self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> str:
-        """Store an array and return its name."""
+        """Store an array and return its name; whole numbers are axes, shapes or positions."""
         name = name or f"constant_{len(self.constants)}"
-        self.constants.append(self.tensor(value, dtype or self.dtype, name))
+        if dtype is None:
+            dtype = np.int64 if np.asarray(value).dtype.kind == "i" else self.dtype
+        self.constants.append(self.tensor(value, dtype, name))
         return name
-
-    def indices(self, values: Sequence[int] | np.ndarray) -> str:
-        """Store integers (axes, shapes, positions) and return their name."""
-        return self.constant(np.asarray(values), np.int64)
 
     def reshape(self, source: str, *shape: int) -> str:
         """Return `source` with every sample in another shape."""
-        return self.add("Reshape", source, self.indices([0, *shape]))  # 0: as many as before
+        return self.add("Reshape", source, [0, *shape])  # 0: as many as before
 
     def tensor(self, value: ArrayLike, dtype: DTypeLike, name: str = "value") -> Any:
         """Return an array as a tensor of ONNX."""

@@ -8,25 +8,22 @@ import numpy as np
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.fitted_model import FittedModel
-from sklearn_restf._model import LAYER_NORM_EPS, ModuleConfig, NumpyState, sinusoidal_positions
+from sklearn_restf._model import LAYER_NORM_EPS, ModuleConfig, sinusoidal_positions
 from sklearn_restf.onnx._graph_builder import GraphBuilder
 
 
 def write_model(graph: GraphBuilder, fitted: FittedModel) -> str:
     """Write everything from the input ``X`` to the module's outputs; return their name."""
-    config, state = fitted.config, fitted.state
+    config = fitted.config
+    weights = {name: graph.constant(value, name=name) for name, value in fitted.state.items()}
     x_NTW = write_tokens(graph, fitted.layout)
-    F_NTD = write_embedding(graph, x_NTW, config, state)
+    F_NTD = write_embedding(graph, x_NTW, config, weights)
     for layer in range(config.n_layers):
-        weights = {
-            name.removeprefix(f"blocks.{layer}."): graph.constant(value, name=name)
-            for name, value in state.items()
-            if name.startswith(f"blocks.{layer}.")
-        }
-        F_NTD = write_block(graph, F_NTD, config, weights)
-    pooled = write_pooling(graph, F_NTD, config)
-    raw = graph.add("MatMul", pooled, graph.constant(state["readout"], name="readout"))
-    return graph.add("Add", raw, graph.constant(state["readout_bias"], name="readout_bias"))
+        prefix = f"blocks.{layer}."
+        of_block = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+        F_NTD = write_block(graph, F_NTD, config, of_block)
+    raw = graph.add("MatMul", write_pooling(graph, F_NTD, config), weights["readout"])
+    return graph.add("Add", raw, weights["readout_bias"])
 
 
 def write_tokens(graph: GraphBuilder, layout: TokenLayout) -> str:
@@ -44,27 +41,29 @@ def write_tokens(graph: GraphBuilder, layout: TokenLayout) -> str:
         return x
     columns = layout.group_columns()
     if (columns == layout.n_features).any():  # narrower groups take a column of zeros
-        x = graph.add("Pad", x, graph.indices([0, 0, 0, 1]), graph.constant(0.0))
-        x = graph.add("Gather", x, graph.indices(columns.ravel()), axis=1)
+        x = graph.add("Pad", x, [0, 0, 0, 1], 0.0)
+        x = graph.add("Gather", x, columns.ravel(), axis=1)
     return graph.reshape(x, *columns.shape)
 
 
-def write_embedding(graph: GraphBuilder, x: str, config: ModuleConfig, state: NumpyState) -> str:
+def write_embedding(
+    graph: GraphBuilder, x: str, config: ModuleConfig, weights: dict[str, str]
+) -> str:
     """Write F_0: the tokens, embedded and with positions where asked for."""
     T, D = config.n_tokens, config.d_model
     assert T is not None
     if config.embedding != "none":
-        weight = graph.constant(state["embedding_weight"], name="embedding_weight")
+        weight = weights["embedding_weight"]
         if config.embedding == "grouped":  # a matrix of its own for every token
             x = graph.reshape(x, T, 1, config.token_width)
             x = graph.reshape(graph.add("MatMul", x, weight), T, D)
         else:
             x = graph.add("MatMul", x, weight)
-        x = graph.add("Add", x, graph.constant(state["embedding_bias"], name="embedding_bias"))
+        x = graph.add("Add", x, weights["embedding_bias"])
     if config.positional_encoding == "learned":
-        x = graph.add("Add", x, graph.constant(state["position"][:T], name="position"))
+        x = graph.add("Add", x, weights["position"])
     elif config.positional_encoding == "sinusoidal":
-        x = graph.add("Add", x, graph.constant(sinusoidal_positions(T, D), name="position"))
+        x = graph.add("Add", x, sinusoidal_positions(T, D))
     return x
 
 
@@ -91,10 +90,10 @@ def write_block(graph: GraphBuilder, F: str, config: ModuleConfig, weights: dict
     v_NHTV = heads(linear(X, "value"), D // H)
     k_NHKT = graph.add("Transpose", k_NHTK, perm=[0, 1, 3, 2])
     logits = graph.add("MatMul", q_NHTK, k_NHKT)
-    logits = graph.add("Div", logits, graph.constant(math.sqrt(K)))
+    logits = graph.add("Div", logits, math.sqrt(K))
     if config.causal:
         hidden = np.triu(np.full((T, T), -np.inf), k=1)  # token t sees tokens s <= t
-        logits = graph.add("Add", logits, graph.constant(hidden))
+        logits = graph.add("Add", logits, hidden)
     attention = graph.add("Softmax", logits, axis=-1)
 
     attended = graph.add("MatMul", attention, v_NHTV)
@@ -108,15 +107,15 @@ def write_block(graph: GraphBuilder, F: str, config: ModuleConfig, weights: dict
 
 def residual(graph: GraphBuilder, strength: float, x: str, update: str) -> str:
     """Write ``strength x + update``."""
-    return graph.add("Add", graph.add("Mul", graph.constant(strength), x), update)
+    return graph.add("Add", graph.add("Mul", float(strength), x), update)
 
 
 def write_activation(graph: GraphBuilder, x: str, config: ModuleConfig) -> str:
     """Write the activation function, in operators that onnxruntime has for float64 too."""
 
     def half_x_times_one_plus(y: str) -> str:
-        half_x = graph.add("Mul", x, graph.constant(0.5))
-        return graph.add("Mul", half_x, graph.add("Add", y, graph.constant(1.0)))
+        half_x = graph.add("Mul", x, 0.5)
+        return graph.add("Mul", half_x, graph.add("Add", y, 1.0))
 
     name = config.activation
     if name == "relu":
@@ -124,15 +123,15 @@ def write_activation(graph: GraphBuilder, x: str, config: ModuleConfig) -> str:
     if name == "tanh":
         return graph.add("Tanh", x)
     if name == "leaky_relu":
-        return graph.add("Max", x, graph.add("Mul", x, graph.constant(0.01)))
+        return graph.add("Max", x, graph.add("Mul", x, 0.01))
     if name == "gelu":
-        scaled = graph.add("Mul", x, graph.constant(math.sqrt(0.5)))
+        scaled = graph.add("Mul", x, math.sqrt(0.5))
         error_function = graph.add("Erf", graph.cast(scaled, np.float32))
         return half_x_times_one_plus(graph.cast(error_function, graph.dtype))
     if name == "gelu_tanh":
         cube = graph.add("Mul", graph.add("Mul", x, x), x)
-        inner = graph.add("Add", x, graph.add("Mul", cube, graph.constant(0.044715)))
-        inner = graph.add("Mul", inner, graph.constant(math.sqrt(2 / math.pi)))
+        inner = graph.add("Add", x, graph.add("Mul", cube, 0.044715))
+        inner = graph.add("Mul", inner, math.sqrt(2 / math.pi))
         return half_x_times_one_plus(graph.add("Tanh", inner))
     assert name == "identity"
     return x
@@ -144,7 +143,7 @@ def write_pooling(graph: GraphBuilder, F: str, config: ModuleConfig) -> str:
     if config.pooling == "mean":
         return graph.add("ReduceMean", F, axes=[1], keepdims=0)
     if config.pooling == "last":
-        return graph.add("Gather", F, graph.constant(config.n_tokens - 1, np.int64), axis=1)
+        return graph.add("Gather", F, config.n_tokens - 1, axis=1)
     if config.pooling == "flatten":
         return graph.reshape(F, config.n_tokens * config.d_model)
     assert config.pooling == "none"
