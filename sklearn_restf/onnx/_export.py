@@ -17,7 +17,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model import ModuleConfig
 from sklearn_restf.onnx._graph_builder import GraphBuilder, require_onnx
 from sklearn_restf.onnx._model_graph import write_model
 
@@ -97,14 +96,12 @@ def to_onnx(
             f"This {type(estimator).__name__} was fitted on samples of unequal lengths, for which "
             "there is no ONNX form. Fit on a 3-D array (n_samples, n_tokens, features)."
         )
-    graph = GraphBuilder(onnx, np.dtype(dtype))
-    shape = input_shape(estimator, fitted.layout)
-    graph.add_input("X", shape)
+    graph = GraphBuilder(onnx, np.dtype(dtype), input_shape(estimator, fitted.layout))
     raw = write_model(graph, fitted)
     if is_classifier(estimator):
         write_classes(graph, estimator, raw)
     else:
-        write_targets(graph, estimator, raw, fitted.config)
+        write_targets(graph, estimator, raw)
     metadata = {"estimator": type(estimator).__name__}
     if hasattr(estimator, "feature_names_in_"):
         metadata["feature_names_in"] = json.dumps(list(map(str, estimator.feature_names_in_)))
@@ -126,11 +123,9 @@ def input_shape(estimator: ResidualTransformerBase, layout: TokenLayout) -> tupl
     return (layout.n_tokens, layout.n_features)
 
 
-def write_targets(
-    graph: GraphBuilder, estimator: ResidualTransformerBase, raw: str, config: ModuleConfig
-) -> None:
+def write_targets(graph: GraphBuilder, estimator: ResidualTransformerBase, raw: str) -> None:
     """Bring the model's outputs into the units of y."""
-    target = estimator._target
+    target, config = estimator._target, estimator._fitted.config
     y = graph.cast(raw, np.float64)
     y = graph.add("Mul", y, graph.constant(target.scale, np.float64))
     y = graph.add("Add", y, graph.constant(target.mean, np.float64))
@@ -145,27 +140,20 @@ def write_targets(
 def write_classes(graph: GraphBuilder, estimator: Any, raw: str) -> None:
     """Turn the model's outputs into labels and probabilities, as ``predict_proba`` does."""
     classes = classes_for_onnx(estimator.classes_)
-    if len(classes) == 1:
-        shape = graph.add("Shape", raw)
-        probabilities = graph.add("ConstantOfShape", shape, value=graph.tensor([1], graph.dtype))
-        index = graph.add("ArgMax", probabilities, axis=1, keepdims=0)
-    elif estimator._fitted.loss == "squared_error":
-        index = graph.add("ArgMax", raw, axis=1, keepdims=0)
-        if len(classes) == 2:
-            probabilities = binary_scores(graph, raw)
-        else:
-            probabilities = normalised_scores(graph, raw, len(classes))
-    elif len(classes) == 2:
-        positive = graph.cast(graph.add("Greater", raw, 0.0), np.int64)
-        index = graph.add("Squeeze", positive, [1])
-        against = graph.add("Sigmoid", graph.add("Neg", raw))
-        probabilities = graph.add("Concat", against, graph.add("Sigmoid", raw), axis=1)
-    else:
-        index = graph.add("ArgMax", raw, axis=1, keepdims=0)
+    loss, n_classes = estimator._fitted.loss, len(classes)
+    if loss == "log_loss" and n_classes == 2:  # one output: how much speaks for the second
+        raw = graph.add("Concat", graph.add("Neg", raw), raw, axis=1)
+        probabilities = graph.add("Sigmoid", raw)
+    elif loss == "log_loss":
         probabilities = graph.add("Softmax", raw, axis=1)
+    elif n_classes == 2:
+        probabilities = binary_scores(graph, raw)
+    else:
+        probabilities = normalised_scores(graph, raw, n_classes)
+    index = graph.add("ArgMax", raw, axis=1, keepdims=0)
     label = graph.add("Gather", graph.constant(classes, classes.dtype), index, axis=0)
     graph.add_output("label", label, (), classes.dtype)
-    graph.add_output("probabilities", probabilities, (len(classes),))
+    graph.add_output("probabilities", probabilities, (n_classes,))
 
 
 def normalised_scores(graph: GraphBuilder, raw: str, n_classes: int) -> str:

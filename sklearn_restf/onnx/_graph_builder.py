@@ -23,7 +23,7 @@ def require_onnx() -> Any:
 
 
 class GraphBuilder:
-    """Collects the operators and constants of one graph.
+    """Collects the operators and constants of one graph, whose input is called ``X``.
 
     Parameters
     ----------
@@ -31,19 +31,17 @@ class GraphBuilder:
         The onnx package.
     dtype : dtype
         Of the input, and of constants unless stated otherwise.
+    shape : tuple of int
+        Of one sample; there may be any number of them.
     """
 
-    def __init__(self, onnx: Any, dtype: np.dtype) -> None:
+    def __init__(self, onnx: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self.onnx = onnx
         self.dtype = dtype
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.inputs: list[Any] = []
+        self.inputs = [self._value("X", shape, dtype)]
         self.outputs: list[Any] = []
-
-    def add_input(self, name: str, shape: tuple[int, ...]) -> None:
-        """Declare an input of any number of samples of the given shape."""
-        self.inputs.append(self._value(name, shape, self.dtype))
 
     def add_output(
         self, name: str, source: str, shape: tuple[int, ...], dtype: DTypeLike | None = None
@@ -68,16 +66,13 @@ class GraphBuilder:
         name = name or f"constant_{len(self.constants)}"
         if dtype is None:
             dtype = np.int64 if np.asarray(value).dtype.kind == "i" else self.dtype
-        self.constants.append(self.tensor(value, dtype, name))
+        array = np.asarray(value, dtype=dtype)
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
         return name
 
     def reshape(self, source: str, *shape: int) -> str:
         """Return `source` with every sample in another shape."""
         return self.add("Reshape", source, [0, *shape])  # 0: as many as before
-
-    def tensor(self, value: ArrayLike, dtype: DTypeLike, name: str = "value") -> Any:
-        """Return an array as a tensor of ONNX."""
-        return self.onnx.numpy_helper.from_array(np.asarray(value, dtype=dtype), name)
 
     def finish(self, name: str, metadata: dict[str, str]) -> Any:
         """Return the checked model."""
