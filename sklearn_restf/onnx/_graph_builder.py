@@ -1,4 +1,4 @@
-"""A thin layer over ``onnx.helper``: operators as function calls that return names."""
+"""A thin layer over ``onnx.helper``: graphs written as arithmetic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 OPSET = 17  # the first with LayerNormalization; newer runtimes read it all the same
 IR_VERSION = 8  # the one that came with it
+_OPERATORS = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.matmul: "MatMul",
+    np.negative: "Neg",
+    np.greater: "Greater",
+}
 
 
 def require_onnx() -> Any:
@@ -20,6 +30,34 @@ def require_onnx() -> Any:
         raise ImportError(
             "to_onnx needs the onnx package: pip install 'sklearn-restf[onnx]'."
         ) from error
+
+
+class Value(NDArrayOperatorsMixin):
+    """A result in a graph; arithmetic on it appends operators to the graph."""
+
+    def __init__(self, graph: GraphBuilder, name: str) -> None:
+        self.graph = graph
+        self.name = name
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any) -> Value:
+        """Append the operator that NumPy's function stands for."""
+        return self.graph.add(_OPERATORS[function], *inputs)
+
+    def apply(self, operator: str, *inputs: Value | ArrayLike, **attributes: Any) -> Value:
+        """Append any other operator, of which this is the first input."""
+        return self.graph.add(operator, self, *inputs, **attributes)
+
+    def cast(self, dtype: DTypeLike) -> Value:
+        """Return the value in another type."""
+        return self.apply("Cast", to=self.graph.type_of(dtype))
+
+    def reshape(self, *shape: int) -> Value:
+        """Return the value with every sample in another shape."""
+        return self.apply("Reshape", [0, *shape])  # 0: as many as before
+
+    def transpose(self, *axes: int) -> Value:
+        """Return the value with its axes in another order."""
+        return self.apply("Transpose", perm=axes)
 
 
 class GraphBuilder:
@@ -40,39 +78,37 @@ class GraphBuilder:
         self.dtype = dtype
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.inputs = [self._value("X", shape, dtype)]
+        self.input = Value(self, "X")
+        self.inputs = [self._declare("X", shape, dtype)]
         self.outputs: list[Any] = []
 
     def add_output(
-        self, name: str, source: str, shape: tuple[int, ...], dtype: DTypeLike | None = None
+        self, name: str, value: Value, shape: tuple[int, ...], dtype: DTypeLike | None = None
     ) -> None:
         """Give a result its public name."""
-        self.nodes.append(self.onnx.helper.make_node("Identity", [source], [name]))
-        self.outputs.append(self._value(name, shape, dtype or self.dtype))
+        self.nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
+        self.outputs.append(self._declare(name, shape, dtype or self.dtype))
 
-    def add(self, operator: str, *inputs: str | ArrayLike, **attributes: Any) -> str:
-        """Append an operator and return the name of its result; numbers become constants."""
+    def add(self, operator: str, *inputs: Value | ArrayLike, **attributes: Any) -> Value:
+        """Append an operator and return its result; numbers become constants."""
         result = f"{operator.lower()}_{len(self.nodes)}"
-        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        values = [value if isinstance(value, Value) else self.constant(value) for value in inputs]
+        names = [value.name for value in values]
         self.nodes.append(self.onnx.helper.make_node(operator, names, [result], **attributes))
-        return result
+        return Value(self, result)
 
-    def cast(self, source: str, dtype: DTypeLike) -> str:
-        """Return `source` in another type."""
-        return self.add("Cast", source, to=self._type(dtype))
-
-    def constant(self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> str:
-        """Store an array and return its name; whole numbers are axes, shapes or positions."""
+    def constant(self, number: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> Value:
+        """Store an array; whole numbers are axes, shapes or positions."""
         name = name or f"constant_{len(self.constants)}"
         if dtype is None:
-            dtype = np.int64 if np.asarray(value).dtype.kind == "i" else self.dtype
-        array = np.asarray(value, dtype=dtype)
+            dtype = np.int64 if np.asarray(number).dtype.kind == "i" else self.dtype
+        array = np.asarray(number, dtype=dtype)
         self.constants.append(self.onnx.numpy_helper.from_array(array, name))
-        return name
+        return Value(self, name)
 
-    def reshape(self, source: str, *shape: int) -> str:
-        """Return `source` with every sample in another shape."""
-        return self.add("Reshape", source, [0, *shape])  # 0: as many as before
+    def type_of(self, dtype: DTypeLike) -> int:
+        """Return the number by which ONNX knows a type."""
+        return int(self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def finish(self, name: str, metadata: dict[str, str]) -> Any:
         """Return the checked model."""
@@ -90,10 +126,6 @@ class GraphBuilder:
         self.onnx.checker.check_model(model, full_check=True)
         return model
 
-    def _value(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-        return self.onnx.helper.make_tensor_value_info(
-            name, self._type(dtype), ["n_samples", *shape]
-        )
-
-    def _type(self, dtype: DTypeLike) -> int:
-        return int(self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    def _declare(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Any:
+        shape_of_all = ["n_samples", *shape]
+        return self.onnx.helper.make_tensor_value_info(name, self.type_of(dtype), shape_of_all)
