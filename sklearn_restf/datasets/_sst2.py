@@ -219,8 +219,7 @@ def load_sst2(
     stem = _stem_of(subset)
     check_encoding(encoding)
     if path.is_dir():
-        candidates = [path / f"{stem}{ending}" for ending in (".tsv", ".txt")]
-        found = [candidate for candidate in candidates if candidate.is_file()]
+        found = [file for file in (path / f"{stem}.tsv", path / f"{stem}.txt") if file.is_file()]
         if len(found) > 1:
             raise ValueError(f"{path} holds both {stem}.tsv and {stem}.txt; name the file itself.")
         if not found:
