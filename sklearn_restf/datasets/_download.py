@@ -21,7 +21,7 @@ from sklearn_restf._utils.files import remove_leftovers, write_whole
 
 # Far above any member used here (43 MB), far below what would exhaust a machine.
 _LARGEST_MEMBER = 2**30
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class UnsoundArchive(OSError):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.preprocessing import scale
 from sklearn.utils import check_random_state
 
 from sklearn_restf._data.arrays import validating
@@ -98,7 +99,7 @@ def make_token_regression(
     scores = _teacher_scores(samples, n_targets, random)
     lengths = [len(sample) for sample in samples]
     flat = np.concatenate(scores) if target == "token" else np.stack([s.mean(0) for s in scores])
-    flat = _standardize(flat) + noise * random.standard_normal(flat.shape)
+    flat = scale(flat) + noise * random.standard_normal(flat.shape)
     flat = flat[:, 0] if n_targets == 1 else flat
     is_ragged = isinstance(n_tokens, Sequence)
     X = samples if is_ragged else np.stack(samples)
@@ -252,9 +253,3 @@ def _teacher_scores(samples: list[np.ndarray], n_targets: int, random: Any) -> l
     shift = random.standard_normal(_TEACHER_WIDTH)
     outer = random.standard_normal((_TEACHER_WIDTH, n_targets))
     return [np.tanh(sample @ inner + shift) @ outer for sample in samples]
-
-
-def _standardize(values: np.ndarray) -> np.ndarray:
-    spread = values.std(axis=0)
-    # A single sample has no spread to divide by.
-    return (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)

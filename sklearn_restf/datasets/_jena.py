@@ -134,9 +134,8 @@ def fetch_jena_climate(
     (420768, 14)
     >>> print(climate.report)  # doctest: +SKIP
     """
-    archive = _ARCHIVE.adapted(url, mirrors, checks)
     path, members = fetch_archive(
-        archive,
+        _ARCHIVE.adapted(url, mirrors, checks),
         data_home=data_home,
         download_if_missing=download_if_missing,
         progressbar=progressbar,

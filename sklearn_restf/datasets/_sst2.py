@@ -139,9 +139,8 @@ def fetch_sst2(
     >>> sentences, classes = fetch_sst2(subset="validation", return_X_y=True)  # doctest: +SKIP
     """
     stem = _stem_of(subset)
-    archive = _ARCHIVE.adapted(url, mirrors, checks)
     path, members = fetch_archive(
-        archive,
+        _ARCHIVE.adapted(url, mirrors, checks),
         data_home=data_home,
         download_if_missing=download_if_missing,
         progressbar=progressbar,
