@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from sklearn_restf._model import ClosedForm, ModuleConfig, ResidualTransformer, squared_error
 from sklearn_restf._model.forward import forward
-from sklearn_restf._model.gradient import ClosedForm
-from sklearn_restf._model.losses import squared_error
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
-from sklearn_restf._training.batched_descent import BatchedDescent
-from sklearn_restf._training.objective import Objective
-from sklearn_restf._training.stacked_samples import StackedSamples
-from sklearn_restf._training.step_rule import StepRule
-from sklearn_restf._training.training_result import TrainingSettings
+from sklearn_restf._training import (
+    BatchedDescent,
+    Objective,
+    StackedSamples,
+    StepRule,
+    TrainingSettings,
+)
 
 NAMES = ("query", "key", "value", "ffn_in", "ffn_out", "readout")
 

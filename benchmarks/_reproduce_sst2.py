@@ -9,9 +9,8 @@ import torch
 from _reproduce_common import compact, finish, plain, print_table, sst2_folder
 
 from sklearn_restf._diagnostics.singular_values import centred_residual
+from sklearn_restf._model import ModuleConfig, build_module, initial_state, is_weight
 from sklearn_restf._model.forward import forward
-from sklearn_restf._model.initialization import build_module, initial_state, is_weight
-from sklearn_restf._model.module import ModuleConfig
 
 DEPTHS = (2, 6, 10)
 SHARED = 0.03

@@ -31,8 +31,7 @@ from bench_sweep import DATA_SETS, PARAMETERS, contenders
 from sklearn_restf._data import batches
 from sklearn_restf._model import forward as forward_module
 from sklearn_restf._model import gradient as gradient_module
-from sklearn_restf._model import matmul
-from sklearn_restf._model.module import pool
+from sklearn_restf._model import matmul, pool
 from sklearn_restf._training import objective
 from sklearn_restf.model_selection import _sweep
 
@@ -90,7 +89,7 @@ def of(owner, name, value):
     return partial(mock.patch.object, owner, name, value)
 
 
-AUTOGRAD = (of(objective, "is_supported", never),)
+AUTOGRAD = (of(objective, "has_closed_form", never),)
 MORE = [
     Workload("small table 442 x 4", 442, 4, 16, 64, "flatten", kind="table"),
 ]

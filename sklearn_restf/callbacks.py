@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
 from sklearn_restf._diagnostics.convergence_rate import measure_rate
 from sklearn_restf._diagnostics.singular_values import Spectra, spectra
-from sklearn_restf._model.module import Block, LayerOutput
-from sklearn_restf._training.checkpoint import TrainingCheckpoint
-from sklearn_restf._training.net import FullBatchNet
+from sklearn_restf._model import Block, LayerOutput
+from sklearn_restf._training import FullBatchNet, TrainingCheckpoint
 from sklearn_restf._utils.validation import (
     BOOL,
     check_parameters,

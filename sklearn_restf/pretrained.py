@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from sklearn_restf._model.gpt2_files import CONFIG, open_model_files
-from sklearn_restf._model.gpt2_weights import parameters_of, read_config
+from sklearn_restf._model import CONFIG, open_model_files, parameters_of, read_config
 
 __all__ = ["gpt2_parameters"]
 

@@ -14,12 +14,9 @@ from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegr
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import Batches
 from sklearn_restf._data.tokens import TokenLayout
-from sklearn_restf._model.initialization import build_module, initial_state
-from sklearn_restf._model.losses import squared_error
-from sklearn_restf._model.module import ACTIVATIONS as ACTIVATIONS
-from sklearn_restf._model.module import ModuleConfig
-from sklearn_restf._training.batched_descent import TRIALS
-from sklearn_restf._training.objective import Objective
+from sklearn_restf._model import ACTIVATIONS as ACTIVATIONS
+from sklearn_restf._model import ModuleConfig, build_module, initial_state, squared_error
+from sklearn_restf._training import TRIALS, Objective
 from sklearn_restf.exceptions import DivergenceError
 from tests.reference.theory import NAMES, Model
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from sklearn_restf._data.batches import Batches
-from sklearn_restf._model.initialization import NumpyState, is_weight
-from sklearn_restf._model.losses import Loss, binary_log_loss, squared_error
-from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._model import (
+    Loss,
+    ModuleConfig,
+    NumpyState,
+    binary_log_loss,
+    is_weight,
+    squared_error,
+)
 from sklearn_restf._utils.process_group import total
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sklearn_restf._diagnostics.singular_values import singular_values
-from sklearn_restf._model.module import ACTIVATIONS, LayerOutput, ResidualTransformer, pool
+from sklearn_restf._model import ACTIVATIONS, LayerOutput, ResidualTransformer, pool
 
 SCHUR_LIMIT = 512  # largest N k for which the dense kernel of the W_1 bound is formed
 

@@ -17,10 +17,14 @@ from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagno
 from sklearn_restf._diagnostics.linearized_run import prediction_of_run, prediction_without_run
 from sklearn_restf._diagnostics.module_input import module_tokens
 from sklearn_restf._diagnostics.pooled_samples import FULL_FIELDS, join, pool_ranks
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.losses import Loss, squared_error
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._model import (
+    Loss,
+    ModuleConfig,
+    ResidualTransformer,
+    build_module,
+    squared_error,
+)
+from sklearn_restf._training import TrainingResult
 from sklearn_restf._utils.device import cpu_by_default
 from sklearn_restf._utils.process_group import active_group, alone, gather, rank, total
 from sklearn_restf._utils.threads import thread_limit

@@ -23,8 +23,8 @@ from sklearn_restf._diagnostics.singular_values import (
     singular_values,
     spectra,
 )
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer, pool
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._model import ModuleConfig, ResidualTransformer, pool
+from sklearn_restf._training import TrainingResult
 
 
 @dataclass(frozen=True)

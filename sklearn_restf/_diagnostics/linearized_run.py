@@ -22,10 +22,8 @@ from sklearn_restf._diagnostics.tangent_kernel import (
     smallest_eigenvalue,
     valid_horizon,
 )
-from sklearn_restf._model.initialization import NumpyState, build_module
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._model import Loss, ModuleConfig, NumpyState, ResidualTransformer, build_module
+from sklearn_restf._training import TrainingResult
 from sklearn_restf._utils.validation import plain
 
 Fields = tuple[dict[str, Any], dict[str, str]]

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 from torch import Tensor
 
 from sklearn_restf._data.arrays import validating
-from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._model import ModuleConfig
 
 
 def module_tokens(config: ModuleConfig, X: Any, mask: Any) -> tuple[Tensor, Tensor | None]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import Batches
-from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._model import ModuleConfig
 from sklearn_restf._utils.process_group import gather, total
 
 POOL_BYTES = 2**30  # tokens of all ranks that diagnostics="full" brings together

@@ -22,10 +22,13 @@ from torch import Tensor
 
 from sklearn_restf._data.batches import Batch, Batches
 from sklearn_restf._diagnostics.singular_values import singular_values
-from sklearn_restf._model.initialization import ParameterViews
-from sklearn_restf._model.linearization import LinearizedBatch, output_weights
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._model import (
+    LinearizedBatch,
+    Loss,
+    ParameterViews,
+    ResidualTransformer,
+    output_weights,
+)
 
 DENSE_LIMIT = 512  # predictions up to which J is formed, for the exact smallest eigenvalue
 KRYLOV_STEPS = 48

@@ -2,5 +2,3 @@
 
 from sklearn_restf._estimator.fitted_model import FittedModel
 from sklearn_restf._estimator.regression import TargetScaling
-
-__all__ = ["FittedModel", "TargetScaling"]

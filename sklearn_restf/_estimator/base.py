@@ -14,8 +14,8 @@ from sklearn_restf._data.targets import read_sample_weight
 from sklearn_restf._estimator.fitted import FittedEstimator
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._estimator.sklearn_callbacks import CallbackSupportMixin
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._training.training_result import TrainingSettings
+from sklearn_restf._model import Loss
+from sklearn_restf._training import TrainingSettings
 from sklearn_restf._utils.validation import check_parameters, plain
 
 

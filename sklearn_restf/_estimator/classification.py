@@ -16,12 +16,7 @@ from sklearn_restf._data.arrays import RawTokens, as_numpy, validating
 from sklearn_restf._data.targets import check_length, common_labels, weighted_by_class
 from sklearn_restf._estimator.base import ResidualTransformerBase
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._model.losses import (
-    Loss,
-    binary_log_loss,
-    multinomial_log_loss,
-    squared_error,
-)
+from sklearn_restf._model import Loss, binary_log_loss, multinomial_log_loss, squared_error
 from sklearn_restf._utils.process_group import total
 from sklearn_restf._utils.validation import Constraint, one_of, real
 

@@ -24,19 +24,18 @@ from sklearn_restf._estimator.fitted_model import FittedModel, check_same_shapes
 from sklearn_restf._estimator.outcome import report
 from sklearn_restf._estimator.ranks import agree_on_call, agree_on_samples, common_random_state
 from sklearn_restf._estimator.sklearn_callbacks import FitContext
-from sklearn_restf._model.initialization import build_module, initial_state, state_of
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ResidualTransformer
-from sklearn_restf._training.net import FullBatchClassifierNet, FullBatchNet
-from sklearn_restf._training.problem import (
+from sklearn_restf._model import Loss, ResidualTransformer, build_module, initial_state, state_of
+from sklearn_restf._training import (
+    FullBatchClassifierNet,
+    FullBatchNet,
     Problem,
+    TrainingResult,
+    make_progress,
     module_config,
     refuse_beyond_range,
     refuse_other_layout,
+    usable_callbacks,
 )
-from sklearn_restf._training.progress import make_progress
-from sklearn_restf._training.skorch_callbacks import usable_callbacks
-from sklearn_restf._training.training_result import TrainingResult
 from sklearn_restf._utils.device import resolve_device, resolve_dtype
 from sklearn_restf._utils.process_group import (
     first,

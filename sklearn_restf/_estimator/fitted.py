@@ -22,10 +22,8 @@ from sklearn_restf._data.batches import work_per_pass
 from sklearn_restf._data.tokens import as_layout, check_compatible
 from sklearn_restf._estimator.fitted_model import FittedModel
 from sklearn_restf._estimator.prediction import predict_tokens
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.module import ResidualTransformer
-from sklearn_restf._training.net import FullBatchNet, gradients_enabled
-from sklearn_restf._training.training_result import TrainingSettings
+from sklearn_restf._model import ResidualTransformer, build_module
+from sklearn_restf._training import FullBatchNet, TrainingSettings, gradients_enabled
 from sklearn_restf._utils.device import cpu_by_default, prediction_device
 from sklearn_restf._utils.threads import thread_limit
 

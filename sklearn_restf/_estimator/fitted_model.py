@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_restf._data.tokens import TokenLayout
-from sklearn_restf._model.initialization import NumpyState
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
+from sklearn_restf._model import ModuleConfig, NumpyState, ResidualTransformer
 from sklearn_restf._utils.validation import is_bool
 
 FORMAT_VERSION = 1

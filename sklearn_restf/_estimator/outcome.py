@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_restf._diagnostics.advice import still_falling
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._training import TrainingResult
 from sklearn_restf._utils.warnings import warn
 from sklearn_restf.exceptions import DivergenceError
 

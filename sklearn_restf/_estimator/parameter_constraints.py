@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sklearn_restf._model.gpt2_files import may_be_model
-from sklearn_restf._model.module import ACTIVATIONS
+from sklearn_restf._model import ACTIVATIONS, may_be_model
 from sklearn_restf._utils.validation import (
     BOOL,
     RANDOM_STATE,

@@ -12,8 +12,8 @@ from torch import Tensor
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.batches import CHUNK_BYTES, activation_bytes, row_sets
 from sklearn_restf._estimator.fitted_model import FittedModel
+from sklearn_restf._model import ClosedForm, has_closed_form
 from sklearn_restf._model.forward import forward
-from sklearn_restf._model.gradient import ClosedForm, is_supported
 
 CACHE_BYTES = 2**24  # activations of one chunk on a CPU: about what its cache holds
 
@@ -73,7 +73,7 @@ def make_forward(fitted: FittedModel, device: torch.device) -> Forward:
         name: torch.from_numpy(np.require(value, np.float64, "W")).to(device)
         for name, value in fitted.state.items()
     }
-    if not is_supported(fitted.config):
+    if not has_closed_form(fitted.config):
         return partial(forward, fitted.config, weights)
     layer = ClosedForm(fitted.config)
     return lambda x, mask: layer.bind(x, mask).forward(weights)

@@ -15,7 +15,7 @@ from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.targets import read_sample_weight, read_y_numeric
 from sklearn_restf._data.tokens import weighted_moments
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model.losses import Loss, squared_error
+from sklearn_restf._model import Loss, squared_error
 
 
 class RegressionBase(RegressorMixin, ResidualTransformerBase):

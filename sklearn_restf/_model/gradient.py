@@ -43,7 +43,7 @@ from sklearn_restf._model.module import (
 relu_backward = torch.ops.aten.threshold_backward.grad_input  # one pass instead of two
 
 
-def is_supported(config: ModuleConfig) -> bool:
+def has_closed_form(config: ModuleConfig) -> bool:
     """Tell whether the closed form covers a model."""
     return config.n_layers == 1 and config.n_heads == 1 and not config.layer_norm
 

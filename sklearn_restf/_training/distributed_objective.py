@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sklearn_restf._data.batches import Batches
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._model import Loss, ResidualTransformer
 from sklearn_restf._training.objective import Objective
 from sklearn_restf._utils.process_group import EVALUATE, PRODUCT, ProcessGroup, StoppedByPeer
 

@@ -18,8 +18,7 @@ from sklearn.base import ClassifierMixin
 from skorch import NeuralNet
 
 from sklearn_restf._data.batches import Batches, with_less_memory
-from sklearn_restf._model.initialization import state_of
-from sklearn_restf._model.module import ResidualTransformer
+from sklearn_restf._model import ResidualTransformer, state_of
 from sklearn_restf._training.batched_descent import BatchedDescent, pays_for_one
 from sklearn_restf._training.distributed_objective import SharedObjective
 from sklearn_restf._training.gradient_descent import GradientDescent

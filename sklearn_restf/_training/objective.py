@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 
 from sklearn_restf._data.batches import Batch, Batches, with_less_memory
+from sklearn_restf._model import (
+    ClosedForm,
+    LinearizedBatch,
+    Loss,
+    ParameterViews,
+    ResidualTransformer,
+    has_closed_form,
+    output_weights,
+)
 from sklearn_restf._model.forward import Parameters, Strength, forward
-from sklearn_restf._model.gradient import ClosedForm, is_supported
-from sklearn_restf._model.initialization import ParameterViews
-from sklearn_restf._model.linearization import LinearizedBatch, output_weights
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ResidualTransformer
 from sklearn_restf._training.stacked_samples import StackedSamples
 
 
@@ -70,7 +74,9 @@ class Objective:
         if theta is None:
             theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.decay = self.views.decay(alpha).to(theta)
-        self._engine_class = ClosedFormEngine if closed_form and is_supported(config) else Autograd
+        self._engine_class = (
+            ClosedFormEngine if closed_form and has_closed_form(config) else Autograd
+        )
         self.theta, self.gradient = theta, torch.zeros_like(theta)
         self.weights = self.views(theta)
         self._engine: Any = self._engine_class(self)

@@ -9,8 +9,7 @@ import torch
 
 from sklearn_restf._data.batches import Batches
 from sklearn_restf._data.tokens import TokenLayout
-from sklearn_restf._model.initialization import NumpyState
-from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._model import ModuleConfig, NumpyState
 
 
 @dataclass(frozen=True)

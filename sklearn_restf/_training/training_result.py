@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_restf._model.initialization import NumpyState
-from sklearn_restf._model.losses import Loss
+from sklearn_restf._model import Loss, NumpyState
 
 
 @dataclass(frozen=True)

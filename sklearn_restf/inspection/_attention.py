@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_restf._data.arrays import validating
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model.initialization import build_module
+from sklearn_restf._model import build_module
 from sklearn_restf._utils.device import cpu_by_default
 from sklearn_restf.inspection._display_arguments import as_list, check_place, numbers
 from sklearn_restf.inspection._drawing import single_axes

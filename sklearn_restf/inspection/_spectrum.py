@@ -15,7 +15,7 @@ from torch import Tensor
 from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
 from sklearn_restf._diagnostics.singular_values import singular_values
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model.initialization import NumpyState, build_module, initial_state
+from sklearn_restf._model import NumpyState, build_module, initial_state
 from sklearn_restf._utils.device import cpu_by_default
 from sklearn_restf.inspection._display_arguments import (
     as_list,

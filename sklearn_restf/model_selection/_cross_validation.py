@@ -18,9 +18,8 @@ from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.fitted import FITTED
 from sklearn_restf._estimator.outcome import report
 from sklearn_restf._estimator.sklearn_callbacks import FitContext
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ResidualTransformer
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._model import Loss, ResidualTransformer
+from sklearn_restf._training import TrainingResult
 from sklearn_restf._utils.process_group import available_group
 from sklearn_restf._utils.validation import BOOL, Constraint, is_bool, one_of
 from sklearn_restf._utils.warnings import Log, recording, warn

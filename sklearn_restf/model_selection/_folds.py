@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_restf._data.samples import Samples
 from sklearn_restf._estimator.fit import TrainableBase
-from sklearn_restf._training.problem import Problem
+from sklearn_restf._training import Problem
 from sklearn_restf._utils.device import resolve_device
 
 

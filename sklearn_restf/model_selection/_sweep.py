@@ -20,17 +20,25 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn_restf._data.batches import activation_bytes, work_per_pass
 from sklearn_restf._estimator.fit import TrainableBase
 from sklearn_restf._estimator.outcome import report
-from sklearn_restf._model.gradient import is_supported
-from sklearn_restf._model.initialization import ParameterViews, build_module
-from sklearn_restf._model.losses import Loss
-from sklearn_restf._model.module import ModuleConfig, ResidualTransformer
-from sklearn_restf._training.batched_descent import BatchedDescent
-from sklearn_restf._training.net import gradients_enabled
-from sklearn_restf._training.objective import Objective
-from sklearn_restf._training.problem import Problem, module_config
-from sklearn_restf._training.stacked_samples import StackedSamples
-from sklearn_restf._training.step_rule import StepRule, first_rate
-from sklearn_restf._training.training_result import TrainingResult
+from sklearn_restf._model import (
+    Loss,
+    ModuleConfig,
+    ParameterViews,
+    ResidualTransformer,
+    build_module,
+    has_closed_form,
+)
+from sklearn_restf._training import (
+    BatchedDescent,
+    Objective,
+    Problem,
+    StackedSamples,
+    StepRule,
+    TrainingResult,
+    first_rate,
+    gradients_enabled,
+    module_config,
+)
 from sklearn_restf._utils.device import resolve_device
 from sklearn_restf._utils.threads import thread_limit
 from sklearn_restf.model_selection._folds import Fold, SweepData
@@ -92,7 +100,7 @@ def models_side_by_side(plain: TrainableBase, data: SweepData, fold: Fold, jobs:
     if not train.keeps_graph:
         return 1
     itemsize = torch.finfo(problem.dtype).bits // 8
-    largest = LARGEST_WORK[is_supported(config)] / itemsize
+    largest = LARGEST_WORK[has_closed_form(config)] / itemsize
     if device == "cpu" and work_per_pass(config, train.tokens) > largest:
         return 1
     per_model = len(train) * activation_bytes(config, problem.layout.max_tokens, itemsize)

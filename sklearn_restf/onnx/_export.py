@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model.module import ModuleConfig
+from sklearn_restf._model import ModuleConfig
 from sklearn_restf.onnx._graph_builder import GraphBuilder, require_onnx
 from sklearn_restf.onnx._model_graph import write_model
 

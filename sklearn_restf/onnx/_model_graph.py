@@ -8,8 +8,7 @@ import numpy as np
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.fitted_model import FittedModel
-from sklearn_restf._model.initialization import NumpyState
-from sklearn_restf._model.module import LAYER_NORM_EPS, ModuleConfig, sinusoidal_positions
+from sklearn_restf._model import LAYER_NORM_EPS, ModuleConfig, NumpyState, sinusoidal_positions
 from sklearn_restf.onnx._graph_builder import GraphBuilder
 
 

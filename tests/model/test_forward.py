@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sklearn_restf._model import ACTIVATIONS, build_module
 from sklearn_restf._model import forward as forward_module
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.module import ACTIVATIONS
 from tests.builders import make_config, random_state_of, random_tokens
 
 POOLINGS = ("mean", "last", "flatten", "none")

@@ -7,15 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sklearn_restf._model import matmul
-from sklearn_restf._model.gradient import ClosedForm, is_supported
-from sklearn_restf._model.initialization import build_module, initial_state
-from sklearn_restf._model.losses import (
+from sklearn_restf._model import (
+    ACTIVATIONS,
+    ClosedForm,
+    ModuleConfig,
     binary_log_loss,
+    build_module,
+    has_closed_form,
+    initial_state,
+    matmul,
     multinomial_log_loss,
     squared_error,
 )
-from sklearn_restf._model.module import ACTIVATIONS, ModuleConfig
 
 N, T, W = 5, 6, 3
 
@@ -162,8 +165,8 @@ def test_gradients_add_up_over_passes():
 
 @pytest.mark.parametrize("options", [{"n_layers": 2}, {"n_heads": 2}, {"layer_norm": True}])
 def test_other_models_are_left_to_autograd(options):
-    assert not is_supported(config_of("mean", "none", **options))
-    assert is_supported(config_of("mean", "none"))
+    assert not has_closed_form(config_of("mean", "none", **options))
+    assert has_closed_form(config_of("mean", "none"))
 
 
 @pytest.mark.parametrize("per_token", [False, True])

@@ -10,13 +10,7 @@ from numpy.testing import assert_array_equal
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.fitted_model import FittedModel, check_same_shapes
-from sklearn_restf._model.initialization import (
-    build_module,
-    group_widths,
-    initial_state,
-    is_weight,
-    state_of,
-)
+from sklearn_restf._model import build_module, group_widths, initial_state, is_weight, state_of
 from tests.builders import make_config, random_state_of
 from tests.reference.equations import is_weight_matrix
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sklearn_restf._model import matmul
-from sklearn_restf._model.matmul import add_reduction, product, products, silent
+from sklearn_restf._model import add_reduction, matmul, product, products, silent
 
 SIZES = [1, 7, 64, 130]
 

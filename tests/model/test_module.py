@@ -5,8 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from sklearn_restf._model.initialization import state_of
-from sklearn_restf._model.module import pool, sinusoidal_positions
+from sklearn_restf._model import pool, sinusoidal_positions, state_of
 from tests.builders import (
     ACTIVATIONS,
     make_config,

@@ -5,7 +5,7 @@ import pytest
 
 import sklearn_restf._training.batched_descent as batched_descent
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
-from sklearn_restf._training.batched_descent import BatchedDescent
+from sklearn_restf._training import BatchedDescent
 from tests.builders import DESCENT_IRIS as IRIS
 from tests.builders import DESCENT_SERIES as SERIES
 from tests.builders import DESCENT_SERIES_Y as SERIES_Y

@@ -15,9 +15,9 @@ from skorch.callbacks import Callback, Checkpoint, LoadInitState
 
 from sklearn_restf import ResidualTransformerClassifier, ResidualTransformerRegressor
 from sklearn_restf._diagnostics import diagnose
+from sklearn_restf._training import Best
 from sklearn_restf._training import checkpoint as checkpoint_module
 from sklearn_restf._training import training_state as state_module
-from sklearn_restf._training.stopping import Best
 from sklearn_restf.callbacks import TrainingCheckpoint
 from tests.builders import FEW_STEPS, ROW_LABELS, ROWS
 from tests.tools import run_python

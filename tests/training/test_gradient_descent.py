@@ -9,10 +9,14 @@ from numpy.testing import assert_allclose
 
 from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.tokens import TokenLayout
-from sklearn_restf._model.initialization import build_module, is_weight, state_of
-from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
-from sklearn_restf._training.gradient_descent import GradientDescent
-from sklearn_restf._training.step_rule import SHRINK, SMALLEST_RATE, StepRule
+from sklearn_restf._model import (
+    binary_log_loss,
+    build_module,
+    is_weight,
+    multinomial_log_loss,
+    state_of,
+)
+from sklearn_restf._training import SHRINK, SMALLEST_RATE, GradientDescent, StepRule
 from tests.builders import make_config, make_objective, random_problem, random_state_of
 
 

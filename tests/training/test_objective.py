@@ -9,8 +9,13 @@ from numpy.testing import assert_allclose
 
 from sklearn_restf._data import batches as batches_module
 from sklearn_restf._data.arrays import RawTokens
-from sklearn_restf._model.initialization import is_weight, state_of
-from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss, squared_error
+from sklearn_restf._model import (
+    binary_log_loss,
+    is_weight,
+    multinomial_log_loss,
+    squared_error,
+    state_of,
+)
 from tests.builders import make_objective, oracle_options, random_problem
 from tests.reference import equations as reference
 

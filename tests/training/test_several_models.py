@@ -20,10 +20,8 @@ from sklearn_restf import (
     ResidualTransformerRegressor,
     ResidualTransformerRegressorCV,
 )
-from sklearn_restf._model import matmul
-from sklearn_restf._model.initialization import build_module
-from sklearn_restf._model.losses import binary_log_loss, multinomial_log_loss
-from sklearn_restf._training.training_result import TrainingSettings
+from sklearn_restf._model import binary_log_loss, build_module, matmul, multinomial_log_loss
+from sklearn_restf._training import TrainingSettings
 from sklearn_restf.exceptions import DivergenceError
 
 BETAS = [0.0, 0.4, 1.0]

@@ -8,13 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sklearn_restf._training.step_rule import (
-    FIRST_RATE,
-    SMALLEST_RATE,
-    DeviceStepRule,
-    StepRule,
-    first_rate,
-)
+from sklearn_restf._training import FIRST_RATE, SMALLEST_RATE, DeviceStepRule, StepRule, first_rate
 from tests.builders import X2D, X3D, YR, both, make_regressor, recorded
 
 S, P = 3, 2

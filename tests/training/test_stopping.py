@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_restf._model.losses import squared_error
-from sklearn_restf._training.stopping import (
+from sklearn_restf._model import squared_error
+from sklearn_restf._training import (
     BLOW_UP,
     REASONS,
     Best,
     DeviceStoppingRule,
     StoppingRule,
+    TrainingSettings,
 )
-from sklearn_restf._training.training_result import TrainingSettings
 from tests.builders import X2D, YR, both, make_regressor
 
 S = 3
