@@ -173,7 +173,10 @@ def check_compatible(layout: TokenLayout, tokens: RawTokens, name: str, *, fixed
     """
     values, lengths = tokens.values, tokens.lengths
     if layout.kind == "table" and (lengths is not None or values.ndim != 2):
-        raise ValueError(f"{name} was fitted on a 2-D table; X must be 2-D at prediction too.")
+        raise ValueError(
+            f"{name} was fitted on a 2-D table; X must be 2-D too. Set token_dim if the rows of "
+            "the table are windows."
+        )
     if layout.kind != "table" and lengths is None and values.ndim == 2:
         raise ValueError(
             f"{name} was fitted on sequences of {layout.n_features} features per token; got 2-D X. "
