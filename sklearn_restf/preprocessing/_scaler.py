@@ -10,11 +10,17 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_restf._data.arrays import RawTokens, number_of_dimensions, read_X, real_token_mask
-from sklearn_restf._data.tokens import TokenLayout, check_compatible
+from sklearn_restf._data.arrays import (
+    RawTokens,
+    as_numpy,
+    number_of_dimensions,
+    read_X,
+    real_token_mask,
+)
+from sklearn_restf._data.targets import read_sample_weight
+from sklearn_restf._data.tokens import TokenLayout, channel_moments, check_compatible
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._utils.validation import BOOL, check_parameters
-from sklearn_restf.preprocessing._moments import check_weights, moments
 from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
 
 CONSTRAINTS = {
@@ -130,31 +136,19 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         """
         reader = clone(self)  # a fit that fails leaves nothing behind
         tokens = self._read(X, reader, reset=True)
-        weights = check_weights(sample_weight, tokens.n_samples)
+        weight = read_sample_weight(sample_weight, tokens.n_samples, self)
+        unit = 1.0 if sample_weight is None else np.asarray(as_numpy(sample_weight)).max()
         if tokens.lengths is not None:
-            weights = np.repeat(weights, tokens.lengths)
-        n_channels = tokens.values.shape[-1]
-        # Relative weights, so that rescaling all of them cannot change what counts as constant.
-        unit = weights.max()
-        total, mean, largest, variance = moments(
-            (
-                (piece, tokens.values[piece].reshape(piece.stop - piece.start, -1, n_channels))
-                for piece in tokens.slices()
-            ),
-            weights / unit,
-            n_channels,
-            self.padding_value if tokens.values.ndim == 3 else None,
-        )
-        # Rounding alone gives a constant channel a tiny variance; dividing by it would blow up.
-        eps = np.finfo(np.float64).eps
+            weight = np.repeat(weight, tokens.lengths)
+        elif tokens.values.ndim == 3 and self.padding_value is not None:
+            weight = np.repeat(weight[:, None], tokens.values.shape[1], axis=1)
+            for piece in tokens.slices():
+                weight[piece] *= real_token_mask(tokens.values[piece], self.padding_value)
+        self.mean_, scale, seen = channel_moments(tokens, weight)
         with np.errstate(over="ignore", under="ignore"):
-            relative_mean = np.abs(mean) / np.where(largest > 0, largest, 1.0)
-            constant = variance <= total * eps * variance + (total * relative_mean * eps) ** 2
-            scale = largest * np.sqrt(variance)
             self.var_ = scale**2
-            self.n_tokens_seen_ = total * unit
-        self.mean_ = mean
-        self.scale_ = np.where(constant | (scale == 0), 1.0, scale)
+            self.n_tokens_seen_ = seen * unit
+        self.scale_ = np.where(scale > 0, scale, 1.0)
         self._form = form_of(X, tokens)
         self.n_features_in_ = reader.n_features_in_
         if hasattr(reader, "feature_names_in_"):

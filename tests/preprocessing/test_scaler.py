@@ -176,10 +176,10 @@ def test_weights_stand_for_repetition(X3, form):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.zeros(40), "zero for every sample"),
-        (-np.ones(40), "negative"),
-        (np.ones(39), "39 values for 40 samples"),
-        (np.ones((40, 2)), "1-D"),
+        (np.zeros(40), "must not all be zero"),
+        (-np.ones(40), "weights must be >= 0"),
+        (np.ones(39), r"expected \(40,\): one weight per sample"),
+        (np.ones((40, 2)), "must be 1D"),
         (np.full(40, np.nan), "NaN"),
     ],
 )
