@@ -73,7 +73,7 @@ def one_of(*options: Any) -> Constraint:
     """Accept exactly the given strings or None."""
     return Constraint(
         lambda v: (v is None or isinstance(v, str)) and v in options,
-        "one of " + ", ".join(repr(option) for option in options),
+        ("one of " if len(options) > 1 else "") + ", ".join(map(repr, options)),
     )
 
 
