@@ -26,7 +26,7 @@ from sklearn_restf._utils.validation import (
     sequence_of,
 )
 from sklearn_restf.preprocessing._cross_fitting import cross_fitting_splits, encode_target
-from sklearn_restf.preprocessing._output import TokenOutputMixin
+from sklearn_restf.preprocessing._output import SentenceInputMixin, TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import HashedView, check_texts, hash_views, tokenize
 
 _TOKEN_PATTERN = r"'?\w+(?:['’-]\w+)*|[^\w\s]+"
@@ -67,7 +67,7 @@ CONSTRAINTS = {
 }
 
 
-class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class HashedTokenEmbedder(TokenOutputMixin, SentenceInputMixin, TransformerMixin, BaseEstimator):
     """Turn sentences into token features learned from the training sentences and labels.
 
     Each token is described by the hashed n-grams of words that end at it and of characters within
@@ -265,15 +265,6 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         names = [f"score_{view}{suffix}" for view in self.view_names_ for suffix in self._suffixes]
         latent = self._latent["word"].shape[1]
         return np.array(names + [f"latent{i}" for i in range(latent)], dtype=object)
-
-    def __sklearn_tags__(self) -> Any:
-        """Declare what input is accepted."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     def _fit(
         self, X: Any, y: Any

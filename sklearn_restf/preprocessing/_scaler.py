@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._data.arrays import (
@@ -21,7 +21,7 @@ from sklearn_restf._data.targets import read_sample_weight
 from sklearn_restf._data.tokens import TokenLayout, channel_moments, check_compatible
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._utils.validation import BOOL, check_parameters
-from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
+from sklearn_restf.preprocessing._output import TokenOutputMixin
 
 CONSTRAINTS = {
     "token_dim": PARAMETER_CONSTRAINTS["token_dim"],
@@ -31,7 +31,7 @@ CONSTRAINTS = {
 }
 
 
-class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class TokenStandardScaler(TokenOutputMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Centre and scale each channel over all tokens of all samples.
 
     :class:`~sklearn.preprocessing.StandardScaler` treats every column of flattened windows as a
@@ -186,27 +186,6 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
             In the units of the training data.
         """
         return self._apply(X, self._unscale, contain=False)
-
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
-        """Return the names of the output columns (2-D input) or channels (3-D and ragged input).
-
-        Parameters
-        ----------
-        input_features : array-like of str of shape (`n_features_in_`,), default=None
-            Names of the input; by default ``feature_names_in_``, or else ``x0, x1, ...``.
-
-        Returns
-        -------
-        names : ndarray of str of shape (`n_features_in_`,)
-            The input's names.
-
-        Raises
-        ------
-        ValueError
-            If ``input_features`` has another length or differs from ``feature_names_in_``.
-        """
-        check_is_fitted(self, "scale_")
-        return check_input_names(self, input_features)
 
     def __sklearn_tags__(self) -> Any:
         """Declare what input is accepted."""

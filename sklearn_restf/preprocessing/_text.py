@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_restf._utils.validation import BOOL, NONE, check_parameters, integer, one_of
 from sklearn_restf.preprocessing._cache import FolderCache, MemoryCache
 from sklearn_restf.preprocessing._language_model import LanguageModel
-from sklearn_restf.preprocessing._output import TokenOutputMixin
+from sklearn_restf.preprocessing._output import SentenceInputMixin, TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import check_texts
 
 # One for the process: clones in a grid search then share what they computed.
@@ -28,7 +28,7 @@ CONSTRAINTS = {
 }
 
 
-class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class TextTokenEmbedder(TokenOutputMixin, SentenceInputMixin, TransformerMixin, BaseEstimator):
     """Turn sentences into the token features of a pretrained language model.
 
     The model is used as it is and never trained. Requires the extra ``text``
@@ -208,15 +208,6 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "n_features_out_")
         prefix = type(self).__name__.lower()
         return np.array([f"{prefix}{i}" for i in range(self.n_features_out_)], dtype=object)
-
-    def __sklearn_tags__(self) -> Any:
-        """Declare what input is accepted."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model itself out of pickles and copies."""

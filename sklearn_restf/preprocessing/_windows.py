@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_restf._data.arrays import as_numpy, validating
 from sklearn_restf._utils.validation import BOOL, check_parameters, integer, one_of, sequence_of
-from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
+from sklearn_restf.preprocessing._output import TokenOutputMixin
 from sklearn_restf.preprocessing._series import (
     Series,
     frame_stamps,
@@ -208,7 +208,7 @@ def _gather(values: np.ndarray, starts: np.ndarray, span: int, sampling: int) ->
     return view[starts]
 
 
-class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class SlidingWindows(TokenOutputMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Turn each row of a series into the window of rows that ends with it.
 
     The number of samples stays what it was, so this fits into a Pipeline: ``y[i]`` belongs to row
@@ -351,8 +351,7 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         ValueError
             If ``input_features`` has another length or differs from ``feature_names_in_``.
         """
-        check_is_fitted(self, "n_features_in_")
-        names = check_input_names(self, input_features)
+        names = super().get_feature_names_out(input_features)
         if not self.flatten:
             return names
         lags = range((self.window - 1) * self.sampling, -1, -self.sampling)
