@@ -12,9 +12,10 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 
-from sklearn_restf._data.arrays import validating
+from sklearn_restf._data.arrays import as_numpy, validating
 
 
+@validating("y")
 def encode_target(
     y: Any, n_samples: int, target_type: str
 ) -> tuple[np.ndarray | None, str | None, np.ndarray | None, list[str]]:
@@ -47,15 +48,7 @@ def encode_target(
     """
     if y is None:
         return None, None, None, []
-    with validating("y"):
-        return _encode(y, n_samples, target_type)
-
-
-def _encode(
-    y: Any, n_samples: int, target_type: str
-) -> tuple[np.ndarray, str, np.ndarray | None, list[str]]:
-    """Encode a target; see :func:`encode_target`."""
-    y = np.asarray(y)
+    y = np.asarray(as_numpy(y))
     if y.ndim == 0 or len(y) != n_samples:
         raise ValueError(f"y has {y.shape[0] if y.ndim else 1} values for {n_samples} sentences.")
     if n_samples < 2:

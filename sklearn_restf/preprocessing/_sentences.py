@@ -17,6 +17,7 @@ from sklearn_restf._data.arrays import validating
 _BEFORE_FIRST = "<s>"
 
 
+@validating("X")
 def check_texts(X: Any, owner: str) -> list[str]:
     """Validate sentences.
 
@@ -39,12 +40,6 @@ def check_texts(X: Any, owner: str) -> list[str]:
     ValueError
         If X is a single string, empty, has several columns, or a sentence is missing.
     """
-    with validating("X"):
-        return _read_texts(X, owner)
-
-
-def _read_texts(X: Any, owner: str) -> list[str]:
-    """Validate sentences; see :func:`check_texts`."""
     if isinstance(X, (str, bytes)):
         raise ValueError(
             f"{owner} expects an iterable of sentences, got a single string: pass [text]."

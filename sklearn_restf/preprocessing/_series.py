@@ -10,55 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from sklearn_restf._data.arrays import validating
-from sklearn_restf._utils.validation import BOOL, check_parameters
-
-
-def check_count(value: Any, name: str) -> int:
-    """Validate a positive integer.
-
-    Parameters
-    ----------
-    value : int
-        The value given.
-    name : str
-        Its name, for the message.
-
-    Returns
-    -------
-    value : int
-        The value as a plain int.
-
-    Raises
-    ------
-    TypeError
-        If it is not an integer.
-    ValueError
-        If it is less than 1.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
-    return int(value)
-
-
-def check_flags(owner: str, **flags: Any) -> None:
-    """Validate parameters that are True or False, so that "no" does not count as True.
-
-    Parameters
-    ----------
-    owner : str
-        Name of the function or class, for the message.
-    **flags : bool
-        The values given, by name.
-
-    Raises
-    ------
-    ValueError
-        If one is no bool.
-    """
-    check_parameters(owner, flags, {name: [BOOL] for name in flags})
+from sklearn_restf._data.arrays import as_numpy, validating
 
 
 def _is_polars(frame: Any) -> bool:
@@ -103,7 +55,7 @@ class Series:
         self.is_frame = isinstance(frame, pd.DataFrame)
         if not self.is_frame:
             with validating("frame"):
-                frame = np.asarray(frame)
+                frame = np.asarray(as_numpy(frame))
             if frame.ndim != 2:
                 raise ValueError(
                     f"frame must be 2-D (rows = time steps, columns), got shape {frame.shape}. "

@@ -7,18 +7,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_restf._data.arrays import validating
-from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
+from sklearn_restf._data.arrays import as_numpy, validating
+from sklearn_restf._utils.validation import BOOL, check_parameters, integer, one_of, sequence_of
+from sklearn_restf.preprocessing._output import TokenOutputMixin
 from sklearn_restf.preprocessing._series import (
     Series,
-    check_count,
-    check_flags,
     frame_stamps,
     segments,
 )
+
+CONSTRAINTS = {
+    "window": [integer(1)],
+    "stride": [integer(1)],
+    "sampling": [integer(1)],
+    "horizon": [integer(1), sequence_of(integer(1), "a sequence of them")],
+    "drop_gaps": [BOOL],
+    "padding": [one_of("edge", "nan")],
+    "flatten": [BOOL],
+}
 
 
 class Windows(NamedTuple):
@@ -132,14 +141,13 @@ def make_windows(
     >>> bool(scores.min() > 0.99)
     True
     """
-    window = check_count(window, "window")
-    stride = check_count(stride, "stride")
-    sampling = check_count(sampling, "sampling")
-    check_flags("make_windows", drop_gaps=drop_gaps)
+    counts = {"window": window, "stride": stride, "sampling": sampling}
+    check_parameters(
+        "make_windows", {**counts, "horizon": horizon, "drop_gaps": drop_gaps}, CONSTRAINTS
+    )
+    window, stride, sampling = map(int, counts.values())
     several_horizons = np.ndim(horizon) > 0
-    horizons = [check_count(h, "horizon") for h in np.atleast_1d(np.asarray(horizon)).tolist()]
-    if not horizons:
-        raise ValueError("horizon is empty: at least one number of rows is needed.")
+    horizons = np.atleast_1d(np.asarray(horizon)).tolist()
     series = Series(frame, time)
     values = series.columns(features, "features")
     several_targets = isinstance(target, (list, np.ndarray)) or (
@@ -200,7 +208,7 @@ def _gather(values: np.ndarray, starts: np.ndarray, span: int, sampling: int) ->
     return view[starts]
 
 
-class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class SlidingWindows(TokenOutputMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Turn each row of a series into the window of rows that ends with it.
 
     The number of samples stays what it was, so this fits into a Pipeline: ``y[i]`` belongs to row
@@ -283,13 +291,9 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         ValueError
             If a parameter is not among its allowed values.
         """
-        check_count(self.window, "window")
-        check_count(self.sampling, "sampling")
-        if self.padding not in ("edge", "nan"):
-            raise ValueError(f"padding must be 'edge' or 'nan', got {self.padding!r}.")
-        check_flags("SlidingWindows", flatten=self.flatten)
+        check_parameters(type(self).__name__, vars(self), CONSTRAINTS)
         with validating("X"):
-            validate_data(self, X, **self._checks())
+            validate_data(self, as_numpy(X), **self._checks())
         return self
 
     def transform(self, X: Any) -> Any:
@@ -308,7 +312,7 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "n_features_in_")
         with validating("X"):
-            values = validate_data(self, X, reset=False, **self._checks())
+            values = validate_data(self, as_numpy(X), reset=False, **self._checks())
             stamps = frame_stamps(X)
         n_rows, n_columns = values.shape
         reach = (self.window - 1) * self.sampling
@@ -347,8 +351,7 @@ class SlidingWindows(TokenOutputMixin, TransformerMixin, BaseEstimator):
         ValueError
             If ``input_features`` has another length or differs from ``feature_names_in_``.
         """
-        check_is_fitted(self, "n_features_in_")
-        names = check_input_names(self, input_features)
+        names = super().get_feature_names_out(input_features)
         if not self.flatten:
             return names
         lags = range((self.window - 1) * self.sampling, -1, -self.sampling)
