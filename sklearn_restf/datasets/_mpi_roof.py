@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
@@ -198,13 +199,12 @@ def clean_station_tables(
     counts["gaps"] = len(gaps)
     counts["added_rows"] = int(sum((last - first) // step + 1 for first, last in gaps))
 
-    cells: dict[str, dict[str, int]] = {"missing_codes": codes}
-    for kind, attribute in (("unreadable_cells", "unreadable"), ("empty_cells", "empty")):
-        cells[kind] = {}
-        for table in tables:
-            for column, number in getattr(table, attribute).items():
-                cells[kind][column] = cells[kind].get(column, 0) + number
-    counts |= {kind: sum(by_column.values()) for kind, by_column in cells.items()}
+    cells = {
+        "missing_codes": Counter(codes),
+        "unreadable_cells": sum((table.unreadable for table in tables), Counter()),
+        "empty_cells": sum((table.empty for table in tables), Counter()),
+    }
+    counts |= {kind: by_column.total() for kind, by_column in cells.items()}
     renamed = {old: new for table in tables for old, new in table.renamed.items()}
     dropped = tuple(dict.fromkeys(column for table in tables for column in table.dropped))
     counts["renamed_columns"], counts["dropped_columns"] = len(renamed), len(dropped)
@@ -222,9 +222,7 @@ def clean_station_tables(
         gaps=gaps,
         renamed_columns=renamed,
         dropped_columns=dropped,
-        missing_codes=cells["missing_codes"],
-        unreadable_cells=cells["unreadable_cells"],
-        empty_cells=cells["empty_cells"],
+        **{kind: dict(by_column) for kind, by_column in cells.items()},
     )
 
 

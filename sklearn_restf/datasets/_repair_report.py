@@ -95,17 +95,9 @@ class RepairReport:
             f"from {self.n_rows_read:,} in the file",
             f"encoding {self.encoding}, delimiter {self.delimiter!r}, decimal {self.decimal!r}",
         ]
-        details: dict[str, Any] = {
-            "missing_codes": self.missing_codes,
-            "unreadable_cells": self.unreadable_cells,
-            "empty_cells": self.empty_cells,
-            "renamed_columns": self.renamed_columns,
-            "dropped_columns": self.dropped_columns,
-            "gaps": [f"{first} to {last}" for first, last in self.gaps],
-        }
         for kind, count in self.counts.items():
             if count:
-                detail = _shorten(details.get(kind, ()))
+                detail = _shorten(getattr(self, kind, ()))
                 lines.append(f"  {count:>9,}  {REPAIR_KINDS[kind]}{detail}")
         if self.is_clean:
             lines.append("  nothing to repair")
@@ -113,9 +105,11 @@ class RepairReport:
 
 
 def _shorten(detail: Any, n_shown: int = 4) -> str:
-    if isinstance(detail, dict):
-        detail = [f"{key}: {value}" for key, value in detail.items()]
     if not detail:
         return ""
+    if isinstance(detail, dict):
+        detail = [f"{key}: {value}" for key, value in detail.items()]
+    elif isinstance(detail[0], tuple):
+        detail = [f"{first} to {last}" for first, last in detail]
     more = len(detail) - n_shown
     return f" ({', '.join(detail[:n_shown])}{f', and {more} more' if more > 0 else ''})"

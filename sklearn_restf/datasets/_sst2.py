@@ -23,7 +23,18 @@ from sklearn_restf.datasets._download import (
 _TARGET_NAMES = ["negative", "positive"]
 _UNLABELLED = -1
 _STEMS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
-_GLUE_HEADERS = (["sentence", "label"], ["index", "sentence"])
+# What a line is made of: by the header of GLUE's files, and where there is none.
+_LAYOUTS: dict[tuple[str, ...], tuple[str, str]] = {
+    ("sentence", "label"): (
+        r"(?P<sentence>.+)\t[^\S\t]*(?P<label>[01])",
+        "a sentence, a tab and a label 0 or 1",
+    ),
+    ("index", "sentence"): (r"\d+\t(?P<sentence>.+)", "an index, a tab and a sentence"),
+}
+_TEXT_LAYOUT = (
+    r"(?P<label>[01])\s+(?P<sentence>\S.*)",
+    "a label 0 or 1, a space and a sentence (GLUE files start with the header sentence<TAB>label)",
+)
 
 _ARCHIVE = RemoteArchive(
     folder="sst2",
@@ -242,9 +253,9 @@ def _parse(content: bytes, name: str, encoding: str) -> tuple[list[str], np.ndar
     try:
         text = content.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        number = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{name}, line {line}: the bytes are not {encoding}. Pass the file's encoding, "
+            f"{name}, line {number}: the bytes are not {encoding}. Pass the file's encoding, "
             "for instance encoding='latin-1'."
         ) from error
     # Not splitlines(): that would also split at rare characters inside a sentence.
@@ -252,43 +263,16 @@ def _parse(content: bytes, name: str, encoding: str) -> tuple[list[str], np.ndar
     lines = [(number, line) for number, line in lines if line]
     if not lines:
         raise ValueError(f"{name} is empty.")
-    header = [field.strip().lower() for field in lines[0][1].split("\t")]
-    if header not in _GLUE_HEADERS:
-        rows = [_split_text_line(line, name, number) for number, line in lines]
-    elif header[0] == "sentence":
-        rows = [_split_glue_line(line, name, number) for number, line in lines[1:]]
-    else:
-        rows = [(_split_test_line(line, name, number), _UNLABELLED) for number, line in lines[1:]]
-    return [sentence for sentence, _ in rows], np.array([label for _, label in rows], np.int64)
-
-
-def _split_text_line(line: str, name: str, number: int) -> tuple[str, int]:
-    match = re.fullmatch(r"([01])\s+(\S.*)", line, flags=re.DOTALL)
-    if match is None:
-        raise ValueError(
-            f"{name}, line {number}: expected a label 0 or 1, a space and a sentence, got "
-            f"{line[:60]!r}. (GLUE files start with the header sentence<TAB>label.)"
-        )
-    return match[2], int(match[1])
-
-
-def _split_glue_line(line: str, name: str, number: int) -> tuple[str, int]:
-    sentence, _, label = line.rpartition("\t")
-    if label.strip() not in ("0", "1") or not sentence.strip():
-        raise ValueError(
-            f"{name}, line {number}: expected a sentence, a tab and a label 0 or 1, got "
-            f"{line[:60]!r}."
-        )
-    return sentence.strip(), int(label)
-
-
-def _split_test_line(line: str, name: str, number: int) -> str:
-    index, _, sentence = line.partition("\t")
-    if not index.isdecimal() or not sentence.strip():
-        raise ValueError(
-            f"{name}, line {number}: expected an index, a tab and a sentence, got {line[:60]!r}."
-        )
-    return sentence.strip()
+    header = tuple(field.strip().lower() for field in lines[0][1].split("\t"))
+    pattern, expected = _LAYOUTS.get(header, _TEXT_LAYOUT)
+    sentences, labels = [], []
+    for number, line in lines[header in _LAYOUTS :]:
+        match = re.fullmatch(pattern, line, flags=re.DOTALL)
+        if match is None or not match["sentence"].strip():
+            raise ValueError(f"{name}, line {number}: expected {expected}, got {line[:60]!r}.")
+        sentences.append(match["sentence"].strip())
+        labels.append(int(match.groupdict().get("label", _UNLABELLED)))
+    return sentences, np.array(labels, np.int64)
 
 
 def _as_asked(

@@ -14,6 +14,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +32,11 @@ _STAMP_FORMATS = (
     "%d.%m.%Y",
     "%Y-%m-%d",
 )
+_PACKERS = {
+    b"\x1f\x8b": gzip.decompress,
+    b"BZh": bz2.decompress,
+    b"\xfd7zXZ\x00": lzma.decompress,
+}
 # What the libraries raise for damaged, encrypted or unknown content.
 _BROKEN_PACK = (OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError,
                 zipfile.BadZipFile, struct.error)  # fmt: skip
@@ -53,7 +59,7 @@ class StationTable:
         float64, one column per quantity.
     encoding, delimiter, decimal : str
         How the file is written.
-    unreadable, empty : dict of str to int
+    unreadable, empty : Counter of str
         Cells per column that hold something else than a number, and nothing.
     renamed : dict of str to str
         Names whose unit was broken, and the names in their place.
@@ -67,8 +73,8 @@ class StationTable:
     encoding: str
     delimiter: str
     decimal: str
-    unreadable: dict[str, int]
-    empty: dict[str, int]
+    unreadable: Counter[str]
+    empty: Counter[str]
     renamed: dict[str, str]
     dropped: tuple[str, ...]
 
@@ -119,24 +125,20 @@ def read_station_bytes(
 def _unpack(content: bytes, name: str) -> bytes:
     """Undo the compression that the first bytes tell of, whatever the file is called."""
     try:
-        if content.startswith(b"\x1f\x8b"):
-            return gzip.decompress(content)
-        if content.startswith(b"BZh"):
-            return bz2.decompress(content)
-        if content.startswith(b"\xfd7zXZ\x00"):
-            return lzma.decompress(content)
-        if content.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(io.BytesIO(content)) as bundle:
-                members = [
-                    member
-                    for member in bundle.namelist()
-                    if member.lower().endswith((".csv", ".txt", ".tsv"))
-                    and not member.startswith("__MACOSX/")
-                ]
-                if len(members) == 1:
-                    return bundle.read(members[0])
-        else:
+        for magic, decompress in _PACKERS.items():
+            if content.startswith(magic):
+                return decompress(content)
+        if not content.startswith(b"PK\x03\x04"):
             return content
+        with zipfile.ZipFile(io.BytesIO(content)) as bundle:
+            members = [
+                member
+                for member in bundle.namelist()
+                if member.lower().endswith((".csv", ".txt", ".tsv"))
+                and not member.startswith("__MACOSX/")
+            ]
+            if len(members) == 1:
+                return bundle.read(members[0])
     except _BROKEN_PACK as error:
         raise ValueError(
             f"{name} is compressed and damaged or cut short ({error}). Get it again."
@@ -204,8 +206,8 @@ def _to_numbers(
 ) -> StationTable:
     names, renamed = _repair_names(header, name)
     columns: dict[str, np.ndarray] = {}
-    unreadable: dict[str, int] = {}
-    empty: dict[str, int] = {}
+    unreadable: Counter[str] = Counter()
+    empty: Counter[str] = Counter()
     dropped: list[str] = []
     for position in range(1, raw.shape[1]):
         column = raw[position]
@@ -220,11 +222,8 @@ def _to_numbers(
         if not has_number and not is_empty.all():
             dropped.append(column_name)
             continue
-        n_unreadable = int((~np.isfinite(numbers) & ~is_empty).sum())
-        if n_unreadable:
-            unreadable[column_name] = n_unreadable
-        if is_empty.any():
-            empty[column_name] = int(is_empty.sum())
+        unreadable[column_name] = int((~np.isfinite(numbers) & ~is_empty).sum())
+        empty[column_name] = int(is_empty.sum())
         columns[column_name] = np.where(np.isfinite(numbers), numbers, np.nan)
     if not columns:
         raise ValueError(f"{name} has no column of numbers besides the stamps.")
@@ -235,8 +234,8 @@ def _to_numbers(
         encoding="utf-8" if encoding == "utf-8-sig" else encoding,
         delimiter=delimiter,
         decimal=decimal,
-        unreadable=unreadable,
-        empty=empty,
+        unreadable=+unreadable,  # of columns that have any
+        empty=+empty,
         renamed=renamed,
         dropped=tuple(dropped),
     )

@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._data.tokens import TokenLayout
 from sklearn_restf._estimator.base import ResidualTransformerBase
-from sklearn_restf._model import ModuleConfig
-from sklearn_restf.onnx._graph_builder import GraphBuilder, require_onnx
+from sklearn_restf.onnx._graph_builder import GraphBuilder, Value, require_onnx
 from sklearn_restf.onnx._model_graph import write_model
 
 __all__ = ["to_onnx"]
@@ -97,14 +96,12 @@ def to_onnx(
             f"This {type(estimator).__name__} was fitted on samples of unequal lengths, for which "
             "there is no ONNX form. Fit on a 3-D array (n_samples, n_tokens, features)."
         )
-    graph = GraphBuilder(onnx, np.dtype(dtype))
-    shape = input_shape(estimator, fitted.layout)
-    graph.add_input("X", shape)
+    graph = GraphBuilder(onnx, np.dtype(dtype), input_shape(estimator, fitted.layout))
     raw = write_model(graph, fitted)
     if is_classifier(estimator):
         write_classes(graph, estimator, raw)
     else:
-        write_targets(graph, estimator, raw, fitted.config)
+        write_targets(graph, estimator, raw)
     metadata = {"estimator": type(estimator).__name__}
     if hasattr(estimator, "feature_names_in_"):
         metadata["feature_names_in"] = json.dumps(list(map(str, estimator.feature_names_in_)))
@@ -126,65 +123,51 @@ def input_shape(estimator: ResidualTransformerBase, layout: TokenLayout) -> tupl
     return (layout.n_tokens, layout.n_features)
 
 
-def write_targets(
-    graph: GraphBuilder, estimator: ResidualTransformerBase, raw: str, config: ModuleConfig
-) -> None:
+def write_targets(graph: GraphBuilder, estimator: ResidualTransformerBase, raw: Value) -> None:
     """Bring the model's outputs into the units of y."""
-    target = estimator._target
-    y = graph.cast(raw, np.float64)
-    y = graph.add("Mul", y, graph.constant(target.scale, np.float64))
-    y = graph.add("Add", y, graph.constant(target.mean, np.float64))
+    target, config = estimator._target, estimator._fitted.config
+    scale, mean = (graph.constant(each, np.float64) for each in (target.scale, target.mean))
+    y = raw.cast(np.float64) * scale + mean
     shape: list[int] = [] if config.pooling != "none" else [config.n_tokens or 0]
     if target.is_1d:
-        y = graph.add("Squeeze", y, graph.indices([-1]))
+        y = y.apply("Squeeze", [-1])
     else:
         shape.append(config.n_outputs)
-    graph.add_output("variable", graph.cast(y, graph.dtype), tuple(shape))
+    graph.add_output("variable", y.cast(graph.dtype), tuple(shape))
 
 
-def write_classes(graph: GraphBuilder, estimator: Any, raw: str) -> None:
+def write_classes(graph: GraphBuilder, estimator: Any, raw: Value) -> None:
     """Turn the model's outputs into labels and probabilities, as ``predict_proba`` does."""
     classes = classes_for_onnx(estimator.classes_)
-    if len(classes) == 1:
-        shape = graph.add("Shape", raw)
-        probabilities = graph.add("ConstantOfShape", shape, value=graph.tensor([1], graph.dtype))
-        index = graph.add("ArgMax", probabilities, axis=1, keepdims=0)
-    elif estimator._fitted.loss == "squared_error":
-        index = graph.add("ArgMax", raw, axis=1, keepdims=0)
-        if len(classes) == 2:
-            probabilities = binary_scores(graph, raw)
-        else:
-            probabilities = normalised_scores(graph, raw, len(classes))
-    elif len(classes) == 2:
-        positive = graph.cast(graph.add("Greater", raw, graph.constant(0.0)), np.int64)
-        index = graph.add("Squeeze", positive, graph.indices([1]))
-        against = graph.add("Sigmoid", graph.add("Neg", raw))
-        probabilities = graph.add("Concat", against, graph.add("Sigmoid", raw), axis=1)
+    loss, n_classes = estimator._fitted.loss, len(classes)
+    if loss == "log_loss" and n_classes == 2:  # one output: how much speaks for the second
+        raw = (-raw).apply("Concat", raw, axis=1)
+        probabilities = raw.apply("Sigmoid")
+    elif loss == "log_loss":
+        probabilities = raw.apply("Softmax", axis=1)
+    elif n_classes == 2:
+        probabilities = binary_scores(raw)
     else:
-        index = graph.add("ArgMax", raw, axis=1, keepdims=0)
-        probabilities = graph.add("Softmax", raw, axis=1)
-    label = graph.add("Gather", graph.constant(classes, classes.dtype), index, axis=0)
+        probabilities = normalised_scores(raw, n_classes)
+    index = raw.apply("ArgMax", axis=1, keepdims=0)
+    label = graph.constant(classes, classes.dtype).apply("Gather", index, axis=0)
     graph.add_output("label", label, (), classes.dtype)
-    graph.add_output("probabilities", probabilities, (len(classes),))
+    graph.add_output("probabilities", probabilities, (n_classes,))
 
 
-def normalised_scores(graph: GraphBuilder, raw: str, n_classes: int) -> str:
+def normalised_scores(raw: Value, n_classes: int) -> Value:
     """Clip squared-error outputs to [0, 1] and normalise; uniform where none is positive."""
-    zero, one = graph.constant(0.0), graph.constant(1.0)
-    clipped = graph.add("Clip", raw, zero, one)
-    total = graph.add("ReduceSum", clipped, graph.indices([1]), keepdims=1)
-    some = graph.add("Greater", total, zero)
-    scores = graph.add("Div", clipped, graph.add("Where", some, total, one))
-    return graph.add("Where", some, scores, graph.constant(1.0 / n_classes))
+    clipped = raw.apply("Clip", 0.0, 1.0)
+    total = clipped.apply("ReduceSum", [1], keepdims=1)
+    some = total > 0.0
+    return some.apply("Where", clipped / some.apply("Where", total, 1.0), 1.0 / n_classes)
 
 
-def binary_scores(graph: GraphBuilder, raw: str) -> str:
+def binary_scores(raw: Value) -> Value:
     """Turn the difference of two squared-error outputs into probabilities."""
-    zero, one = graph.constant(0.0), graph.constant(1.0)
-    difference = graph.add("MatMul", raw, graph.constant([[-1.0], [1.0]]))
-    middle = graph.add("Mul", graph.add("Add", difference, one), graph.constant(0.5))
-    positive = graph.add("Clip", middle, zero, one)
-    return graph.add("Concat", graph.add("Sub", one, positive), positive, axis=1)
+    difference = raw @ np.array([[-1.0], [1.0]])
+    positive = (0.5 * (difference + 1.0)).apply("Clip", 0.0, 1.0)
+    return (1.0 - positive).apply("Concat", positive, axis=1)
 
 
 def classes_for_onnx(classes: np.ndarray) -> np.ndarray:
