@@ -19,32 +19,10 @@ from sklearn_restf._data.arrays import as_numpy, validating
 def encode_target(
     y: Any, n_samples: int, target_type: str
 ) -> tuple[np.ndarray | None, str | None, np.ndarray | None, list[str]]:
-    """Encode a target as columns of numbers.
+    """Return a target as columns of numbers, what it means, its classes and the columns' suffixes.
 
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None
-        Classes or numbers.
-    n_samples : int
-        Number of samples there should be.
-    target_type : {"auto", "classification", "regression"}
-        Meaning of ``y``.
-
-    Returns
-    -------
-    target : ndarray of shape (n_samples, n_columns) or None
-        Numbers as they are; classes as -1 and 1, in one column if there are two.
-    target_type : {"classification", "regression"} or None
-        Meaning of ``y``.
-    classes : ndarray or None
-        The classes.
-    suffixes : list of str
-        Name of each column, empty if there is only one.
-
-    Raises
-    ------
-    ValueError
-        If ``y`` has another length, is not finite, or holds several labels for a sample.
+    Numbers stay as they are; classes become -1 and 1, in one column if there are two. The suffix
+    of an only column is empty.
     """
     if y is None:
         return None, None, None, []
@@ -77,25 +55,10 @@ def encode_target(
 def cross_fitting_splits(
     cv: Any, y: Any, target_type: str | None, n_samples: int, random_state: Any
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Folds of the cross-fitting.
+    """Return the training and test rows of each fold of the cross-fitting.
 
-    Parameters
-    ----------
-    cv : int, cross-validation splitter or iterable
-        Number of shuffled folds, at most one for each sample; or how to split.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        The target.
-    target_type : {"classification", "regression"}
-        Classes are stratified if each has a member for every fold.
-    n_samples : int
-        Number of samples.
-    random_state : int, RandomState instance or None
-        Source of the shuffling.
-
-    Returns
-    -------
-    splits : iterable of (train, test)
-        Indices of the samples.
+    A number `cv` means so many shuffled folds, at most one for each sample; classes are stratified
+    if each has a member for every fold.
     """
     rows = np.zeros((n_samples, 1))
     if not isinstance(cv, Integral):

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_restf._utils.validation import BOOL, NONE, check_parameters, integer, one_of
@@ -28,7 +28,13 @@ CONSTRAINTS = {
 }
 
 
-class TextTokenEmbedder(TokenOutputMixin, SentenceInputMixin, TransformerMixin, BaseEstimator):
+class TextTokenEmbedder(
+    TokenOutputMixin,
+    SentenceInputMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
     """Turn sentences into the token features of a pretrained language model.
 
     The model is used as it is and never trained. Requires the extra ``text``
@@ -192,22 +198,9 @@ class TextTokenEmbedder(TokenOutputMixin, SentenceInputMixin, TransformerMixin, 
                 known.update(computed)
         return [known[key] for key in keys]
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Return the names of the channels.
-
-        Parameters
-        ----------
-        input_features : None
-            Ignored.
-
-        Returns
-        -------
-        names : ndarray of str of shape (c,)
-            ``texttokenembedder0, texttokenembedder1, ...``.
-        """
-        check_is_fitted(self, "n_features_out_")
-        prefix = type(self).__name__.lower()
-        return np.array([f"{prefix}{i}" for i in range(self.n_features_out_)], dtype=object)
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_out_
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model itself out of pickles and copies."""
