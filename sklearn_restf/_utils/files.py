@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 import time
 from pathlib import Path
 
@@ -15,15 +15,15 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Written beside it, on disk before it is renamed; renaming replaces a file at once.
     """
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:  # with the permissions of any new file
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     if os.name == "posix":  # so that the new name survives a power cut, too
         folder = os.open(path.parent, os.O_RDONLY)

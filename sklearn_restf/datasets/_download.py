@@ -1,12 +1,12 @@
-"""Zip archives from the network: checked, atomic, retried, never unpacked to disk."""
+"""Zip archives from the network: checked, whole, retried, never unpacked to disk."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import os
 import re
-import secrets
 import time
 import zipfile
 import zlib
@@ -17,10 +17,15 @@ from typing import Any
 
 from sklearn.datasets import get_data_home
 
+from sklearn_restf._utils.files import remove_leftovers, write_whole
+
 # Far above any member used here (43 MB), far below what would exhaust a machine.
 _LARGEST_MEMBER = 2**30
-_STALE_SECONDS = 24 * 3600
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+
+
+class UnsoundArchive(OSError):
+    """An archive is not what it should be; the message is the end of a sentence about it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +38,11 @@ class RemoteArchive:
         Where the archive lies below the data home.
     urls : tuple of str
         Addresses, tried in this order.
-    members : mapping of str to int or None
-        File names the archive must hold and the number of data rows (lines after the
-        header) of each; None where any number will do.
+    members : mapping of str to str
+        File names that the archive must hold, by the names that users have for them.
+    n_rows : mapping of str to int or None
+        Number of data rows (lines after the header) of each, by the same names; None where
+        any number will do.
     size : int or None
         Size of the archive in bytes.
     digest : str or None
@@ -45,44 +52,78 @@ class RemoteArchive:
     folder: str
     filename: str
     urls: tuple[str, ...]
-    members: Mapping[str, int | None]
+    members: Mapping[str, str]
+    n_rows: Mapping[str, int | None]
     size: int | None = None
     digest: str | None = None
 
     def adapted(
-        self,
-        url: str | None,
-        mirrors: Sequence[str],
-        checks: Mapping[str, Any] | None,
-        row_names: Mapping[str, str],
+        self, url: str | None, mirrors: Sequence[str], checks: Mapping[str, Any] | None
     ) -> RemoteArchive:
-        """Return the archive as the caller's `url`, `mirrors` and `checks` describe it.
-
-        `row_names` maps the keys that ``checks["n_rows"]`` may have to member names; with
-        one member ``n_rows`` may be a number.
-        """
+        """Return the archive as the caller's `url`, `mirrors` and `checks` describe it."""
         if isinstance(mirrors, str):
             raise TypeError(f"mirrors must be a list of addresses, got the string {mirrors!r}.")
         urls = (*self.urls, *mirrors) if url is None else (url, *mirrors)
-        changes: dict[str, Any] = {"urls": tuple(dict.fromkeys(urls))}
-        for key, value in (checks or {}).items():
-            if key in ("size", "digest"):
-                changes[key] = value
-            elif key == "n_rows":
-                if not isinstance(value, Mapping):
-                    value = dict.fromkeys(row_names, value)
-                unknown = sorted(set(value) - set(row_names))
-                if unknown:
-                    raise ValueError(
-                        f"checks['n_rows'] has unknown keys {unknown}; known: {sorted(row_names)}."
-                    )
-                rows = {row_names[name]: n_rows for name, n_rows in value.items()}
-                changes["members"] = {**self.members, **rows}
-            else:
-                raise ValueError(
-                    f"checks has the unknown key {key!r}; known: 'size', 'digest', 'n_rows'."
-                )
+        known = {"size": self.size, "digest": self.digest, "n_rows": self.n_rows}
+        changes = known | dict(checks or {})
+        n_rows = changes["n_rows"]
+        if not isinstance(n_rows, Mapping):
+            n_rows = dict.fromkeys(self.n_rows, n_rows)
+        _check_keys("checks", changes, known)
+        _check_keys("checks['n_rows']", n_rows, self.n_rows)
+        changes |= {"urls": tuple(dict.fromkeys(urls)), "n_rows": {**self.n_rows, **n_rows}}
         return dataclasses.replace(self, **changes)
+
+    def read(self, content: bytes) -> dict[str, bytes]:
+        """Return the members of a copy by file name; raise UnsoundArchive unless it is sound."""
+        if self.size is not None and len(content) != self.size:
+            raise UnsoundArchive(f"has {len(content):,} bytes instead of {self.size:,}")
+        if self.digest is not None:
+            algorithm, _, expected = self.digest.rpartition(":")
+            found = hashlib.new(algorithm or "sha256", content).hexdigest()
+            if found != expected.lower():
+                raise UnsoundArchive(f"has the checksum {found} instead of {expected}")
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as bundle:
+                _check_names(bundle)
+                return {
+                    member: _read_member(bundle, member, self.n_rows[name])
+                    for name, member in self.members.items()
+                }
+        except _BROKEN_ZIP as error:
+            raise UnsoundArchive(f"is not a sound zip archive ({error})") from error
+
+
+def _check_keys(name: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        raise ValueError(f"{name} has the unknown keys {unknown}; known: {list(known)}.")
+
+
+def _check_names(bundle: zipfile.ZipFile) -> None:
+    for name in bundle.namelist():
+        # Nothing is ever unpacked, but an archive with such names is not the published one.
+        if re.match(r"[\\/]|[A-Za-z]:", name) or ".." in re.split(r"[\\/]", name):
+            raise UnsoundArchive(f"holds a file with the unsafe name {name!r}")
+
+
+def _read_member(bundle: zipfile.ZipFile, name: str, n_rows: int | None) -> bytes:
+    """Return the content of the member called `name` that is nearest to the archive's root."""
+    paths = [
+        (len(parts), info.filename, info)
+        for info in bundle.infolist()
+        if (parts := PurePosixPath(info.filename).parts) and parts[-1] == name
+    ]
+    if not paths:
+        raise UnsoundArchive(f"does not hold {name}")
+    member = min(paths)[-1]
+    if member.file_size > _LARGEST_MEMBER:
+        raise UnsoundArchive(f"holds {name} with an implausible {member.file_size:,} bytes")
+    content = bundle.read(member)  # verifies the CRC, too
+    found = sum(1 for line in io.BytesIO(content) if line.strip()) - 1
+    if n_rows is not None and found != n_rows:
+        raise UnsoundArchive(f"holds {name} with {found:,} rows instead of {n_rows:,}")
+    return content
 
 
 def read_description(name: str) -> str:
@@ -99,73 +140,46 @@ def fetch_archive(
     n_retries: int,
     delay: float,
     timeout: float,
-) -> Path:
-    """Return the path of a whole, checked copy of `archive`, downloading it if need be."""
+) -> tuple[Path, dict[str, bytes]]:
+    """Return where a sound copy of `archive` lies, downloaded if need be, and its members."""
     if n_retries < 0:
         raise ValueError(f"n_retries must be at least 0, got {n_retries}.")
     home = None if data_home is None else os.fspath(data_home)
     path = Path(get_data_home(home)) / archive.folder / archive.filename
-    problem = find_problem(path, archive) if path.exists() else "is not there"
-    if problem is None:
-        return path
+    try:
+        return path, archive.read(path.read_bytes())
+    except FileNotFoundError:
+        problem = "is not there"
+    except UnsoundArchive as error:
+        problem = str(error)
+    size = "" if archive.size is None else f"{archive.size:,} bytes, "
+    where_from = f"{size}published at {archive.urls[0]}"
     if not download_if_missing:
         raise OSError(
             f"{path} {problem}, and download_if_missing is False. Put the file "
-            f"{archive.filename} there ({_where_from(archive)}), or allow the download."
+            f"{archive.filename} there ({where_from}), or allow the download."
         )
+    downloader = _http_downloader(progressbar, timeout)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_stale_parts(path)
-    failures: list[str] = []
+    remove_leftovers(path)
+    failures = []
     for url in archive.urls:
-        for attempt in range(n_retries + 1):
-            if attempt:
-                time.sleep(delay)
-            failure, worth_retrying = _download_once(url, path, archive, progressbar, timeout)
-            if failure is None:
-                return path
-            if not worth_retrying:
-                break
-        failures.append(f"  {url}: {failure}")
+        try:
+            content, members = _download(url, archive, downloader, n_retries, delay)
+        except OSError as error:
+            is_here = isinstance(error, UnsoundArchive)
+            subject = "the downloaded file" if is_here else f"{type(error).__name__}:"
+            failures.append(f"  {url}: {subject} {error}")
+        else:
+            _put_in_place(path, content)
+            return path, members
     raise OSError(
         f"{path} {problem}, and {archive.filename} could not be downloaded:\n"
         + "\n".join(failures)
-        + f"\nPut the file at {path} by hand ({_where_from(archive)}), or name another "
+        + f"\nPut the file at {path} by hand ({where_from}), or name another "
         "address with mirrors=[...]. Proxies are taken from the environment variables "
         "HTTP_PROXY and HTTPS_PROXY."
     )
-
-
-def _where_from(archive: RemoteArchive) -> str:
-    size = "" if archive.size is None else f"{archive.size:,} bytes, "
-    return f"{size}published at {archive.urls[0]}"
-
-
-def _download_once(
-    url: str, path: Path, archive: RemoteArchive, progressbar: bool, timeout: float
-) -> tuple[str | None, bool]:
-    """Try one download; return what went wrong (None: nothing) and whether to try again."""
-    downloader = _http_downloader(progressbar, timeout)
-    from requests.exceptions import HTTPError, RequestException
-
-    # A name of its own for each attempt: two processes never write into one file, and the
-    # archive appears under its final name only when whole.
-    part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as stream:
-            downloader(url, stream, None)
-        problem = find_problem(part, archive)
-        if problem is not None:
-            return f"the downloaded file {problem}", True
-        _put_in_place(part, path, archive)
-    except HTTPError as error:
-        status = 0 if error.response is None else error.response.status_code
-        return f"{error}", status >= 500 or status in (408, 429)
-    except RequestException as error:
-        # requests marks malformed addresses as ValueErrors: no retry helps those.
-        return f"{type(error).__name__}: {error}", not isinstance(error, ValueError)
-    finally:
-        part.unlink(missing_ok=True)
-    return None, False
 
 
 def _http_downloader(progressbar: bool, timeout: float) -> Any:
@@ -181,75 +195,29 @@ def _http_downloader(progressbar: bool, timeout: float) -> Any:
         raise ImportError("progressbar=True needs tqdm: pip install tqdm.") from error
 
 
-def _put_in_place(part: Path, path: Path, archive: RemoteArchive) -> None:
+def _download(
+    url: str, archive: RemoteArchive, downloader: Any, n_retries: int, delay: float
+) -> tuple[bytes, dict[str, bytes]]:
+    """Return a sound copy and its members; raise the OSError of the last attempt."""
+    while True:
+        stream = io.BytesIO()
+        try:
+            downloader(url, stream, None)
+            return stream.getvalue(), archive.read(stream.getvalue())
+        except OSError as error:
+            status = getattr(getattr(error, "response", None), "status_code", 500)
+            is_refused = status < 500 and status not in (408, 429)
+            # requests marks malformed addresses as ValueErrors: no retry helps those.
+            if n_retries == 0 or is_refused or isinstance(error, ValueError):
+                raise
+        n_retries -= 1
+        time.sleep(delay)
+
+
+def _put_in_place(path: Path, content: bytes) -> None:
     try:
-        part.replace(path)
+        write_whole(path, content)
     except PermissionError:
         # Windows refuses while another process reads the copy it has just put there.
-        if not path.exists() or find_problem(path, archive) is not None:
+        if not path.exists() or path.read_bytes() != content:
             raise
-
-
-def _remove_stale_parts(path: Path) -> None:
-    """Remove what killed processes left behind, sparing downloads that may be under way."""
-    for part in path.parent.glob(f"{path.name}.*.part"):
-        try:
-            if time.time() - part.stat().st_mtime > _STALE_SECONDS:
-                part.unlink()
-        except OSError:  # another process was quicker
-            continue
-
-
-def find_problem(path: Path, archive: RemoteArchive) -> str | None:
-    """Say what is wrong with the file at `path`, as the end of a sentence; None: nothing."""
-    size = path.stat().st_size
-    if archive.size is not None and size != archive.size:
-        return f"has {size:,} bytes instead of {archive.size:,}"
-    if archive.digest is not None:
-        algorithm, _, expected = archive.digest.rpartition(":")
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, algorithm or "sha256").hexdigest()
-        if found != expected.lower():
-            return f"has the checksum {found} instead of {expected}"
-    try:
-        with zipfile.ZipFile(path) as bundle:
-            return _find_content_problem(bundle, archive)
-    except _BROKEN_ZIP as error:
-        return f"is not a sound zip archive ({error})"
-
-
-def _find_content_problem(bundle: zipfile.ZipFile, archive: RemoteArchive) -> str | None:
-    for name in bundle.namelist():
-        # Nothing is ever unpacked, but an archive with such names is not the published one.
-        if re.match(r"[\\/]|[A-Za-z]:", name) or ".." in re.split(r"[\\/]", name):
-            return f"holds a file with the unsafe name {name!r}"
-    for name, n_rows in archive.members.items():
-        member = _find_member(bundle, name)
-        if member is None:
-            return f"does not hold {name}"
-        if member.file_size > _LARGEST_MEMBER:
-            return f"holds {name} with an implausible {member.file_size:,} bytes"
-        with bundle.open(member) as lines:  # reading to the end verifies the CRC too
-            found = sum(1 for line in lines if line.strip()) - 1
-        if n_rows is not None and found != n_rows:
-            return f"holds {name} with {found:,} rows instead of {n_rows:,}"
-    return None
-
-
-def _find_member(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo | None:
-    """Return the member called `name` nearest to the archive's root."""
-    paths = [
-        (len(parts), info.filename, info)
-        for info in bundle.infolist()
-        if (parts := PurePosixPath(info.filename).parts) and parts[-1] == name
-    ]
-    return min(paths)[-1] if paths else None
-
-
-def read_member(path: Path, name: str) -> bytes:
-    """Return the content of the member called `name` of the zip archive at `path`."""
-    with zipfile.ZipFile(path) as bundle:
-        member = _find_member(bundle, name)
-        if member is None:
-            raise OSError(f"{path} does not hold {name}.")
-        return bundle.read(member)

@@ -10,12 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from sklearn_restf.datasets._download import (
-    RemoteArchive,
-    fetch_archive,
-    read_description,
-    read_member,
-)
+from sklearn_restf.datasets._download import RemoteArchive, fetch_archive, read_description
 from sklearn_restf.datasets._mpi_roof import clean_station_tables
 from sklearn_restf.datasets._station_file import read_station_bytes
 
@@ -30,7 +25,8 @@ _ARCHIVE = RemoteArchive(
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/jena_climate_2009_2016.csv.zip",
         "https://s3.amazonaws.com/keras-datasets/jena_climate_2009_2016.csv.zip",
     ),
-    members={_MEMBER: 420_551},
+    members={_MEMBER: _MEMBER},
+    n_rows={_MEMBER: 420_551},
     size=13_568_290,
 )
 
@@ -138,8 +134,8 @@ def fetch_jena_climate(
     (420768, 14)
     >>> print(climate.report)  # doctest: +SKIP
     """
-    archive = _ARCHIVE.adapted(url, mirrors, checks, {_MEMBER: _MEMBER})
-    path = fetch_archive(
+    archive = _ARCHIVE.adapted(url, mirrors, checks)
+    path, members = fetch_archive(
         archive,
         data_home=data_home,
         download_if_missing=download_if_missing,
@@ -148,7 +144,7 @@ def fetch_jena_climate(
         delay=delay,
         timeout=timeout,
     )
-    table = read_station_bytes(read_member(path, _MEMBER), f"{path}:{_MEMBER}")
+    table = read_station_bytes(members[_MEMBER], f"{path}:{_MEMBER}")
     frame, report = clean_station_tables([table])
     if _TARGET not in frame:
         raise OSError(

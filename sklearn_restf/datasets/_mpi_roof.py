@@ -183,7 +183,7 @@ def clean_station_tables(
     values, stamps = values[readable], stamps[readable]
     counts["out_of_order_rows"] = int((stamps.asi8 < np.maximum.accumulate(stamps.asi8)).sum())
 
-    step = _find_step(stamps, freq, names)
+    step = _find_step(stamps) if freq == "infer" else check_interval(freq)
     on_grid, distance = _snap(stamps, step)
     counts["moved_stamps"] = int((distance != 0).sum())
     if freq != "infer" and counts["moved_stamps"] * 2 > len(stamps):
@@ -194,10 +194,9 @@ def clean_station_tables(
     # Among rows that meet on one point, those that were exactly there come first (or last).
     order = np.lexsort((distance if duplicates == "first" else -distance, on_grid.asi8))
     frame = values.iloc[order].set_axis(on_grid[order].rename("time"), axis=0)
-    frame = _merge_duplicates(frame, duplicates, counts)
-    frame, gaps = _fill_gaps(frame, step, names)
-    counts["gaps"] = len(gaps)
-    counts["added_rows"] = int(sum((last - first) // step + 1 for first, last in gaps))
+    recorded = _merge_duplicates(frame, duplicates, counts)
+    frame, gaps = _fill_gaps(recorded, step, names)
+    counts["gaps"], counts["added_rows"] = len(gaps), len(frame) - len(recorded)
 
     cells = {
         "missing_codes": Counter(codes),
@@ -230,20 +229,20 @@ def _distinct(values: Any) -> str:
     return "/".join(dict.fromkeys(values))
 
 
-def _find_step(stamps: pd.DatetimeIndex, freq: str | pd.Timedelta, names: str) -> pd.Timedelta:
-    if freq != "infer":
-        return check_interval(freq)
+def _most_frequent(numbers: np.ndarray) -> int:
+    return int(pd.Series(numbers).mode()[0])  # the smallest of several
+
+
+def _find_step(stamps: pd.DatetimeIndex) -> pd.Timedelta:
     differences = np.diff(np.unique(stamps.asi8))
     if differences.size == 0:
         return _STATION_STEP
-    steps, numbers = np.unique(differences, return_counts=True)
-    return pd.Timedelta(int(steps[numbers.argmax()]), unit="ns")
+    return pd.Timedelta(_most_frequent(differences), unit="ns")
 
 
 def _snap(stamps: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.DatetimeIndex, np.ndarray]:
     """Return the nearest grid point of each stamp and the distance to it, in ns."""
-    phases, numbers = np.unique(stamps.asi8 % step.value, return_counts=True)
-    shifted = stamps.asi8 - phases[numbers.argmax()] + step.value // 2
+    shifted = stamps.asi8 - _most_frequent(stamps.asi8 % step.value) + step.value // 2
     nearest = stamps.asi8 - (shifted % step.value - step.value // 2)
     return pd.DatetimeIndex(nearest), np.abs(stamps.asi8 - nearest)
 

@@ -13,12 +13,7 @@ import pandas as pd
 from sklearn.utils import Bunch
 
 from sklearn_restf.datasets._dataset_arguments import check_encoding
-from sklearn_restf.datasets._download import (
-    RemoteArchive,
-    fetch_archive,
-    read_description,
-    read_member,
-)
+from sklearn_restf.datasets._download import RemoteArchive, fetch_archive, read_description
 
 _TARGET_NAMES = ["negative", "positive"]
 _UNLABELLED = -1
@@ -43,7 +38,8 @@ _ARCHIVE = RemoteArchive(
         "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip",
         "https://bj.bcebos.com/dataset/glue/SST.zip",
     ),
-    members={"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821},
+    members={"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"},
+    n_rows={"train": 67_349, "validation": 872, "test": 1_821},
     digest="md5:9f81648d4199384278b86e315dac217c",
 )
 
@@ -143,9 +139,8 @@ def fetch_sst2(
     >>> sentences, classes = fetch_sst2(subset="validation", return_X_y=True)  # doctest: +SKIP
     """
     stem = _stem_of(subset)
-    row_names = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-    archive = _ARCHIVE.adapted(url, mirrors, checks, row_names)
-    path = fetch_archive(
+    archive = _ARCHIVE.adapted(url, mirrors, checks)
+    path, members = fetch_archive(
         archive,
         data_home=data_home,
         download_if_missing=download_if_missing,
@@ -154,8 +149,8 @@ def fetch_sst2(
         delay=delay,
         timeout=timeout,
     )
-    content = read_member(path, f"{stem}.tsv")
-    sentences, labels = _parse(content, f"{path}:{stem}.tsv", "utf-8")
+    name = f"{stem}.tsv"
+    sentences, labels = _parse(members[name], f"{path}:{name}", "utf-8")
     return _as_asked(sentences, labels, path, as_frame, return_X_y)
 
 
@@ -224,8 +219,7 @@ def load_sst2(
     stem = _stem_of(subset)
     check_encoding(encoding)
     if path.is_dir():
-        candidates = [path / f"{stem}{ending}" for ending in (".tsv", ".txt")]
-        found = [candidate for candidate in candidates if candidate.is_file()]
+        found = [file for file in (path / f"{stem}.tsv", path / f"{stem}.txt") if file.is_file()]
         if len(found) > 1:
             raise ValueError(f"{path} holds both {stem}.tsv and {stem}.txt; name the file itself.")
         if not found:

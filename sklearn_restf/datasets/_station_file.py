@@ -15,7 +15,6 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -83,18 +82,8 @@ def read_station_bytes(
     content: bytes, name: str, encoding: str = "auto", delimiter: str = "auto"
 ) -> StationTable:
     """Read the bytes of a station file, packed or not."""
-    content = _unpack(content, name)
-    if encoding == "auto":
-        encoding = _guess_encoding(content)
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{name} is not {encoding}: {error}. Leave encoding='auto', or pass another."
-        ) from error
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    lines = _nonblank_lines(text)
+    text, encoding = _decode(_unpack(content, name), name, encoding)
+    lines = (line for line in text if line.strip())
     header_line = next(lines, None)
     if header_line is None:
         raise ValueError(f"{name} is empty.")
@@ -118,7 +107,22 @@ def read_station_bytes(
             f"{name}: the first row has {len(header) + len(surplus)} fields, the header "
             f"{len(header)}. Give every column a name."
         )
-    raw = _parse(text, name, delimiter, decimal, len(header) + len(surplus))
+    header += surplus  # columns without a name, which must be empty to the end
+    text.seek(0)
+    try:
+        raw = pd.read_csv(
+            text,
+            sep=delimiter,
+            decimal=decimal,
+            header=0,
+            names=range(len(header)),
+            index_col=False,
+            dtype={0: str},
+            skipinitialspace=True,
+            low_memory=False,
+        )
+    except pd.errors.ParserError as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
     return _to_numbers(raw, header, name, encoding, delimiter, decimal)
 
 
@@ -149,22 +153,25 @@ def _unpack(content: bytes, name: str) -> bytes:
     )
 
 
-def _guess_encoding(content: bytes) -> str:
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    # The station writes cp1252; latin-1 accepts every byte, so the loop always returns.
-    for encoding in ("utf-8-sig", "cp1252"):
+def _decode(content: bytes, name: str, encoding: str) -> tuple[io.StringIO, str]:
+    """Return the text, with line ends as Python has them, and the encoding it is in."""
+    if encoding != "auto":
+        candidates = [encoding]
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        candidates = ["utf-16"]
+    else:
+        # The station writes cp1252; latin-1 accepts every byte.
+        candidates = ["utf-8-sig", "cp1252", "latin-1"]
+    for candidate in candidates:
         try:
-            content.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        has_bom = content.startswith(codecs.BOM_UTF8)
-        return "utf-8" if encoding == "utf-8-sig" and not has_bom else encoding
-    return "latin-1"
-
-
-def _nonblank_lines(text: str) -> Iterator[str]:
-    return (line for line in io.StringIO(text) if line.strip())
+            text = content.decode(candidate)
+        except UnicodeDecodeError as error:
+            problem = error
+        else:
+            return io.StringIO(text, newline=None), candidate.removesuffix("-sig")
+    raise ValueError(
+        f"{name} is not {candidate}: {problem}. Leave encoding='auto', or pass another."
+    ) from problem
 
 
 def _guess_delimiter(header_line: str, name: str) -> str:
@@ -184,23 +191,6 @@ def _split(line: str, delimiter: str) -> list[str]:
     return [" ".join(field.split()) for field in fields]
 
 
-def _parse(text: str, name: str, delimiter: str, decimal: str, n_fields: int) -> pd.DataFrame:
-    try:
-        return pd.read_csv(
-            io.StringIO(text),
-            sep=delimiter,
-            decimal=decimal,
-            header=0,
-            names=list(range(n_fields)),
-            index_col=False,
-            dtype={0: str},
-            skipinitialspace=True,
-            low_memory=False,
-        )
-    except pd.errors.ParserError as error:
-        raise ValueError(f"{name} cannot be read: {error}") from error
-
-
 def _to_numbers(
     raw: pd.DataFrame, header: list[str], name: str, encoding: str, delimiter: str, decimal: str
 ) -> StationTable:
@@ -209,29 +199,26 @@ def _to_numbers(
     unreadable: Counter[str] = Counter()
     empty: Counter[str] = Counter()
     dropped: list[str] = []
-    for position in range(1, raw.shape[1]):
-        column = raw[position]
-        column_name = names[position] if position < len(names) else ""
-        numbers, is_empty = _column_to_numbers(column, decimal)
-        has_number = bool(np.isfinite(numbers).any())
+    for position, column_name in enumerate(names[1:], start=1):
+        numbers, is_empty = _column_to_numbers(raw[position], decimal)
+        has_number = ~np.isnan(numbers)
         if not column_name:
             # What a delimiter at the end of every line leaves behind.
             if not is_empty.all():
                 raise ValueError(f"{name}: column {position + 1} has values and no name. Name it.")
-            continue
-        if not has_number and not is_empty.all():
+        elif not has_number.any() and not is_empty.all():
             dropped.append(column_name)
-            continue
-        unreadable[column_name] = int((~np.isfinite(numbers) & ~is_empty).sum())
-        empty[column_name] = int(is_empty.sum())
-        columns[column_name] = np.where(np.isfinite(numbers), numbers, np.nan)
+        else:
+            unreadable[column_name] = int((~has_number & ~is_empty).sum())
+            empty[column_name] = int(is_empty.sum())
+            columns[column_name] = numbers
     if not columns:
         raise ValueError(f"{name} has no column of numbers besides the stamps.")
     return StationTable(
         name=name,
         stamps=_parse_stamps(raw[0], name),
         values=pd.DataFrame(columns),
-        encoding="utf-8" if encoding == "utf-8-sig" else encoding,
+        encoding=encoding,
         delimiter=delimiter,
         decimal=decimal,
         unreadable=+unreadable,  # of columns that have any
@@ -253,7 +240,8 @@ def _column_to_numbers(column: pd.Series, decimal: str) -> tuple[np.ndarray, np.
         if decimal == ",":
             text = text.str.replace(",", ".", regex=False)
         column = pd.to_numeric(text, errors="coerce")
-    return column.to_numpy(dtype=np.float64, na_value=np.nan), is_empty
+    numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(numbers), numbers, np.nan), is_empty
 
 
 def _repair_names(header: list[str], name: str) -> tuple[list[str], dict[str, str]]:

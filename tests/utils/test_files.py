@@ -36,3 +36,11 @@ def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
     assert not old.exists()
     assert new.exists()
     assert other.exists()
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path):
+    """A cache or a checkpoint can be shared as far as the user's other files can."""
+    whole, plain = tmp_path / "whole", tmp_path / "plain"
+    write_whole(whole, b"")
+    plain.write_bytes(b"")
+    assert whole.stat().st_mode == plain.stat().st_mode
