@@ -101,10 +101,11 @@ def read_X(
     token_dim: int | None,
     padding_value: float | None,
     input_name: str = "X",
+    allow_nan: bool = False,
 ) -> RawTokens:
     """Validate X in any of the accepted forms; set (or check) the scikit-learn attributes."""
     with validating(input_name):
-        return _read_X(estimator, X, reset, token_dim, padding_value)
+        return _read_X(estimator, X, reset, token_dim, padding_value, allow_nan)
 
 
 def _read_X(
@@ -113,12 +114,13 @@ def _read_X(
     reset: bool,
     token_dim: int | None,
     padding_value: float | None,
+    allow_nan: bool,
 ) -> RawTokens:
     name = type(estimator).__name__
-    if isinstance(X, torch.Tensor):
-        X = as_numpy(X)
+    X = as_numpy(X)
     if is_ragged(X):
-        tokens = pack(X, name)
+        tokens = pack(X, name, allow_nan)
+        check_token_dim(tokens, token_dim)
         if reset:
             estimator.n_features_in_ = tokens.values.shape[-1]
         return tokens
@@ -148,20 +150,30 @@ def _read_X(
                 "2-D windows need n_tokens * token_dim columns."
             )
         X = X.reshape(len(X), -1, token_dim)
-    elif X.ndim == 3 and token_dim not in (None, X.shape[2]):
-        raise ValueError(f"X has {X.shape[2]} features per token, but token_dim={token_dim}.")
     tokens = RawTokens(X)
+    check_token_dim(tokens, token_dim)
     if X.ndim == 3 and padding_value is not None:
         tokens = drop_padding(X, padding_value)
     if reset and ndim == 3:  # scikit-learn's attribute, for input it has no rule for
         estimator.n_features_in_ = X.shape[2]
     for piece in tokens.slices():
-        assert_all_finite(tokens.values[piece], input_name="X", estimator_name=name)
+        assert_all_finite(
+            tokens.values[piece], input_name="X", estimator_name=name, allow_nan=allow_nan
+        )
     return tokens
 
 
-def as_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor as an array; NumPy has no bfloat16."""
+def check_token_dim(tokens: RawTokens, token_dim: int | None) -> None:
+    """Raise unless sequences have tokens of the width asked for."""
+    width = tokens.values.shape[-1]
+    if token_dim not in (None, width):
+        raise ValueError(f"X has {width} features per token, but token_dim={token_dim}.")
+
+
+def as_numpy(tensor: Any) -> Any:
+    """Return a tensor as an array, all else as it is; NumPy has no bfloat16."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     try:
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
     except RuntimeError as error:  # nested tensors, and those without values
@@ -198,25 +210,31 @@ def is_ragged(X: Any) -> bool:
     return len(X) > 0 and all(len(getattr(sample, "shape", ())) == 2 for sample in X)
 
 
-def pack(X: Sequence[Any], name: str) -> RawTokens:
+def pack(X: Sequence[Any], name: str, allow_nan: bool = False) -> RawTokens:
     """Concatenate the samples of a list along the token axis."""
     samples = []
     for i, sample in enumerate(X):
-        sample = as_numpy(sample) if isinstance(sample, torch.Tensor) else sample
         try:
             sample = check_array(
-                sample, dtype="numeric", ensure_min_samples=0, input_name=f"X[{i}]", estimator=name
+                as_numpy(sample),
+                dtype="numeric",
+                ensure_all_finite="allow-nan" if allow_nan else True,
+                ensure_min_samples=0,
+                input_name=f"X[{i}]",
+                estimator=name,
             )
         except ValueError as error:
             raise ValueError(f"Sample {i} of X is not usable: {error}") from error
         if sample.dtype.kind not in "biuf":
             raise ValueError(f"Sample {i} of X has dtype {sample.dtype}; {name} takes numbers.")
         samples.append(sample)
-    widths = {sample.shape[1] for sample in samples}
-    if len(widths) > 1:
+    widths = [sample.shape[1] for sample in samples]
+    if len(set(widths)) > 1:
+        other = next(i for i, width in enumerate(widths) if width != widths[0])
         raise ValueError(
-            f"The samples of X have different numbers of features per token: {sorted(widths)}. "
-            "Each must be (n_tokens_i, features) with the same number of features."
+            "The samples of X have different numbers of features per token: "
+            f"{sorted(set(widths))}, sample {other} for instance another than sample 0. Each must "
+            "be (n_tokens_i, features) with the same number of features."
         )
     lengths = np.array([len(sample) for sample in samples])
     refuse_empty(lengths)

@@ -124,30 +124,48 @@ def plan_layout(
 def weighted_moments(
     tokens: RawTokens, weight: np.ndarray, name: str = "X"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted mean and standard deviation per channel (0 where constant).
+    """Return the weighted mean and standard deviation per channel (0 where constant)."""
+    return channel_moments(tokens, weight, name)[:2]
 
-    Read slice by slice, in float64, scaled by the largest deviation first so that neither
-    1e-300 nor 1e300 is lost in the square. The moments are those of the samples of all ranks.
+
+def channel_moments(
+    tokens: RawTokens, weight: np.ndarray, name: str = "X"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean, standard deviation (0 where constant) and total weight per channel.
+
+    `weight` has one entry per sample, or per token (n, T); packed tokens have one each. NaN is a
+    missing value. Read slice by slice, in float64, scaled by the largest deviation first so that
+    neither 1e-300 nor 1e300 is lost in the square. The moments are those of the samples of all
+    ranks.
     """
+    values = tokens.values
+    repeats = values.shape[1] if values.ndim == 3 and weight.ndim == 1 else 1
 
-    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield tokens (m, c), which of their values are missing, and their weights (m,)."""
         for piece in tokens.slices():
-            values = tokens.values[piece].astype(np.float64, order="C")
-            row_weight = weight[piece] / weights
-            if values.ndim == 3:  # tokens of a sample share its weight
-                row_weight = np.repeat(row_weight / values.shape[1], values.shape[1])
-                values = values.reshape(-1, values.shape[2])
-            yield values, row_weight
+            w = np.repeat(weight[piece].ravel(), repeats)  # tokens of a sample share its weight
+            x = values[piece].astype(np.float64, order="C").reshape(len(w), -1)
+            if not w.all():
+                x, w = x[w > 0], w[w > 0]
+            yield x, np.isnan(x), w
 
-    weights = total(weight.sum())
-    mean, low, high = 0.0, np.inf, -np.inf
-    for values, row_weight in pieces():
-        mean = mean + row_weight @ values
-        low, high = np.minimum(low, values.min(axis=0)), np.maximum(high, values.max(axis=0))
-    mean = total(mean)
-    low = np.minimum.reduce(gather(low))
-    high = np.maximum.reduce(gather(high))
-    mean = np.clip(mean, low, high)  # a mean outside the range is rounding
+    everything = total(weight.sum() * repeats)
+    mean, seen, low, high = (
+        np.full(values.shape[-1], start) for start in (0.0, 0.0, np.inf, -np.inf)
+    )
+    for x, missing, w in pieces():
+        low = np.fmin(low, np.fmin.reduce(x, axis=0, initial=np.inf))
+        high = np.fmax(high, np.fmax.reduce(x, axis=0, initial=-np.inf))
+        seen += w @ ~missing if missing.any() else w.sum()
+        x[missing] = 0.0
+        mean += (w / everything) @ x
+    seen = total(seen)
+    known = seen > 0
+    share = np.where(known, seen / everything, 1.0)
+    low = np.where(known, np.minimum.reduce(gather(low)), 0.0)
+    high = np.where(known, np.maximum.reduce(gather(high)), 0.0)
+    mean = np.clip(total(mean) / share, low, high)  # outside the range is rounding
     with np.errstate(over="ignore"):
         spread = np.maximum(high - mean, mean - low)
     if not np.isfinite(spread).all():
@@ -157,12 +175,15 @@ def weighted_moments(
         )
     safe_spread = np.where(spread > 0, spread, 1.0)
     variance = 0.0
-    for values, row_weight in pieces():
-        variance = variance + row_weight @ ((values - mean) / safe_spread) ** 2
-    scale = safe_spread * np.sqrt(total(variance))
+    for x, missing, w in pieces():
+        x -= mean
+        x /= safe_spread
+        x[missing] = 0.0
+        variance = variance + (w / everything) @ np.square(x, out=x)
+    scale = safe_spread * np.sqrt(total(variance) / share)
     # a channel whose variation is rounding of its mean is constant
     constant = (spread == 0) | (scale <= 10 * np.finfo(np.float64).eps * np.abs(mean))
-    return mean, np.where(constant, 0.0, scale)
+    return mean, np.where(constant, 0.0, scale), seen
 
 
 def check_compatible(layout: TokenLayout, tokens: RawTokens, name: str, *, fixed: bool) -> None:
@@ -172,7 +193,10 @@ def check_compatible(layout: TokenLayout, tokens: RawTokens, name: str, *, fixed
     """
     values, lengths = tokens.values, tokens.lengths
     if layout.kind == "table" and (lengths is not None or values.ndim != 2):
-        raise ValueError(f"{name} was fitted on a 2-D table; X must be 2-D at prediction too.")
+        raise ValueError(
+            f"{name} was fitted on a 2-D table; X must be 2-D too. Set token_dim if the rows of "
+            "the table are windows."
+        )
     if layout.kind != "table" and lengths is None and values.ndim == 2:
         raise ValueError(
             f"{name} was fitted on sequences of {layout.n_features} features per token; got 2-D X. "

@@ -65,12 +65,14 @@ class FittedEstimator(BaseEstimator):
         On an error nothing is taken over: the estimator stays as it was.
         """
         new = object.__new__(type(self))  # no copy.copy: a subclass may keep less in pickles
-        fitted = self._fitted_state()
-        new.__dict__.update({k: v for k, v in vars(self).items() if go_on or k not in fitted})
+        names = self._fitted_names
+        start = {k: v for k, v in vars(self).items() if go_on or k not in names}
+        new.__dict__.update(start)
         with gradients_enabled(), cpu_by_default():
             yield new
-        own = {k: v for k, v in vars(self).items() if k not in self._fitted_names}
-        self.__dict__ = own | new._fitted_state()  # at once, whenever an interrupt comes
+        own = {k: v for k, v in vars(self).items() if k not in names}
+        found = {k: v for k, v in vars(new).items() if k in names or v is not start.get(k, new)}
+        self.__dict__ = own | found  # at once, whenever an interrupt comes
 
     def _fitted_state(self) -> dict[str, Any]:
         return {k: v for k, v in vars(self).items() if k in self._fitted_names}

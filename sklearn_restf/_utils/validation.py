@@ -27,11 +27,15 @@ def is_bool(value: Any) -> bool:
     return isinstance(value, bool | np.bool_)
 
 
-def integer(low: int, high: float = np.inf) -> Constraint:
+def integer(low: float = -np.inf, high: float = np.inf) -> Constraint:
     """Accept integers in [low, high]; bools are not numbers."""
+    if low == -np.inf:
+        words = "an int"
+    else:
+        words = f"an int >= {low}" if high == np.inf else f"an int in [{low}, {high}]"
     return Constraint(
         lambda v: isinstance(v, numbers.Integral) and not is_bool(v) and low <= int(v) <= high,
-        f"an int >= {low}" if high == np.inf else f"an int in [{low}, {high}]",
+        words,
     )
 
 
@@ -69,7 +73,7 @@ def one_of(*options: Any) -> Constraint:
     """Accept exactly the given strings or None."""
     return Constraint(
         lambda v: (v is None or isinstance(v, str)) and v in options,
-        "one of " + ", ".join(repr(option) for option in options),
+        ("one of " if len(options) > 1 else "") + ", ".join(map(repr, options)),
     )
 
 
@@ -78,7 +82,19 @@ def instance_of(*types: type, words: str) -> Constraint:
     return Constraint(lambda v: isinstance(v, types), words)
 
 
+def sequence_of(item: Constraint, words: str, length: int | None = None) -> Constraint:
+    """Accept sequences and 1-D arrays, not empty, of items that hold."""
+
+    def holds(v: Any) -> bool:
+        if isinstance(v, str) or not (isinstance(v, Sequence) or np.ndim(v) == 1):
+            return False
+        return len(v) > 0 and length in (None, len(v)) and all(item.holds(x) for x in v)
+
+    return Constraint(holds, words)
+
+
 BOOL = Constraint(is_bool, "a bool")
+NONE = one_of(None)
 RANDOM_STATE = Constraint(
     lambda v: (
         v is None

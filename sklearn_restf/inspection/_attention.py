@@ -13,7 +13,8 @@ from sklearn_restf._data.arrays import validating
 from sklearn_restf._estimator.base import ResidualTransformerBase
 from sklearn_restf._model import build_module
 from sklearn_restf._utils.device import cpu_by_default
-from sklearn_restf.inspection._display_arguments import as_list, check_place, numbers
+from sklearn_restf._utils.validation import NONE, check_parameters, integer
+from sklearn_restf.inspection._display_arguments import as_list, numbers
 from sklearn_restf.inspection._drawing import single_axes
 from sklearn_restf.inspection._fitted_inside import estimator_inside, token_batch, unwrap
 
@@ -128,20 +129,19 @@ class AttentionDisplay:
         ValueError
             If there is no such sample, layer or head, or for a wrong number of names.
         """
-        check_place(sample, "sample")
-        for place, which in ((layer, "layer"), (head, "head")):
-            if place is not None:
-                check_place(place, which)
         model, inner_X = unwrap(estimator, X)
         config = model._fitted.config
         tokens = model._read_as_fitted(inner_X)
-        if not -tokens.n_samples <= sample < tokens.n_samples:
-            raise ValueError(f"X has {tokens.n_samples} sample(s); there is no sample {sample}.")
+        check_parameters(
+            cls.__name__,
+            {"sample": sample, "layer": layer, "head": head},
+            {
+                "sample": [integer(-tokens.n_samples, tokens.n_samples - 1)],
+                "layer": [NONE, integer(1, config.n_layers)],
+                "head": [NONE, integer(1, config.n_heads)],
+            },
+        )
         layer = config.n_layers if layer is None else layer
-        if not 1 <= layer <= config.n_layers:
-            raise ValueError(f"layer must be from 1 to {config.n_layers}, got {layer}.")
-        if head is not None and not 1 <= head <= config.n_heads:
-            raise ValueError(f"head must be from 1 to {config.n_heads}, got {head}.")
         x, mask = token_batch(model, tokens, np.array([sample % tokens.n_samples]))
         with torch.no_grad():
             outputs = build_module(config, model._fitted.state).layers(x, mask)

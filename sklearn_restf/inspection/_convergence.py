@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_restf._diagnostics.convergence_diagnostics import ConvergenceDiagnostics
-from sklearn_restf._utils.validation import integer
-from sklearn_restf.inspection._display_arguments import as_list, check_diagnostics, number, numbers
+from sklearn_restf._utils.validation import check_parameters, integer, sequence_of
+from sklearn_restf.inspection._display_arguments import DIAGNOSTICS, number, numbers
 from sklearn_restf.inspection._drawing import (
     GREEN,
     ORANGE,
@@ -97,7 +97,14 @@ floor_line_ : matplotlib Line2D or None
         )
         self.rate = number(rate, "rate")
         self.rate_r2 = number(rate_r2, "rate_r2")
-        self.rate_window = checked_window(rate_window, len(self.loss))
+        iteration = integer(0, max(0, len(self.loss) - 1))
+        words = f"two iterations of the {len(self.loss)} losses"
+        check_parameters(
+            type(self).__name__,
+            {"rate_window": rate_window},
+            {"rate_window": [sequence_of(iteration, words, length=2)]},
+        )
+        self.rate_window = (int(rate_window[0]), int(rate_window[1]))
         self.predicted_rate = number(predicted_rate, "predicted_rate")
         self.predicted_curve = numbers(predicted_curve, "predicted_curve")
         self.forecast = numbers(forecast, "forecast")
@@ -159,7 +166,7 @@ floor_line_ : matplotlib Line2D or None
         display : ConvergenceDisplay
             The display.
         """
-        check_diagnostics(diagnostics)
+        check_parameters(cls.__name__, {"diagnostics": diagnostics}, {"diagnostics": [DIAGNOSTICS]})
         return cls._of(diagnostics, name).plot(ax, **kwargs)
 
     @classmethod
@@ -295,14 +302,3 @@ floor_line_ : matplotlib Line2D or None
         except np.linalg.LinAlgError:  # at the edge of range: nothing to draw
             return steps[:0], loss[:0]
         return steps, basis @ coefficients
-
-
-def checked_window(window: Any, n_losses: int) -> tuple[int, int]:
-    """Return the first and last iteration of a window that lies within the losses."""
-    ends = as_list(window, "rate_window")
-    whole = integer(0, max(0, n_losses - 1))
-    if len(ends) != 2 or not all(whole.holds(end) for end in ends):
-        raise ValueError(
-            f"rate_window must be two iterations of the {n_losses} losses, got {window!r}."
-        )
-    return int(ends[0]), int(ends[1])

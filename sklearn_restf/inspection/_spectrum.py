@@ -17,11 +17,10 @@ from sklearn_restf._diagnostics.singular_values import singular_values
 from sklearn_restf._estimator.base import ResidualTransformerBase
 from sklearn_restf._model import NumpyState, build_module, initial_state
 from sklearn_restf._utils.device import cpu_by_default
+from sklearn_restf._utils.validation import NONE, check_parameters, integer, sequence_of
 from sklearn_restf.inspection._display_arguments import (
+    DIAGNOSTICS,
     as_list,
-    check_counts,
-    check_diagnostics,
-    check_layers,
     numbers,
 )
 from sklearn_restf.inspection._drawing import BLUE, VERMILLION, log_scale, panel_axes, positive
@@ -142,14 +141,19 @@ class SpectrumDisplay:
         ValueError
             If the estimator has no such layer, or recorded nothing and X is not given.
         """
-        check_counts(cls.__name__, n_samples=n_samples)
         model, X = unwrap(estimator, X)
+        n_layers = model._fitted.config.n_layers
+        numbers_of_layers = sequence_of(integer(1, n_layers), f"numbers from 1 to {n_layers}")
+        check_parameters(
+            cls.__name__,
+            {"n_samples": n_samples, "layers": layers},
+            {"n_samples": [integer(1)], "layers": [NONE, numbers_of_layers]},
+        )
         if X is None:
             if layers is not None:
                 raise ValueError("The fit records the last layer only: pass X to choose `layers`.")
             return cls.from_diagnostics(model.convergence_diagnostics_, ax=ax, **kwargs)
-        n_layers = model._fitted.config.n_layers
-        chosen = check_layers(layers, n_layers)
+        chosen = list(map(int, range(1, n_layers + 1) if layers is None else layers))
         tokens = model._read_as_fitted(X)
         rows = np.linspace(0, tokens.n_samples - 1, min(n_samples, tokens.n_samples)).astype(int)
         x, mask = token_batch(model, tokens, rows)
@@ -188,7 +192,7 @@ class SpectrumDisplay:
         ValueError
             If nothing was recorded (``diagnostics=False``).
         """
-        check_diagnostics(diagnostics)
+        check_parameters(cls.__name__, {"diagnostics": diagnostics}, {"diagnostics": [DIAGNOSTICS]})
         recorded = {
             "Z_start": diagnostics.singular_values_start,
             "Z_end": diagnostics.singular_values_end,

@@ -12,50 +12,21 @@ from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import assert_all_finite, check_array, column_or_1d
 from sklearn.utils.multiclass import type_of_target
 
-from sklearn_restf._data.arrays import validating
+from sklearn_restf._data.arrays import as_numpy, validating
 
 
+@validating("y")
 def encode_target(
     y: Any, n_samples: int, target_type: str
 ) -> tuple[np.ndarray | None, str | None, np.ndarray | None, list[str]]:
-    """Encode a target as columns of numbers.
+    """Return a target as columns of numbers, what it means, its classes and the columns' suffixes.
 
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs), or None
-        Classes or numbers.
-    n_samples : int
-        Number of samples there should be.
-    target_type : {"auto", "classification", "regression"}
-        Meaning of ``y``.
-
-    Returns
-    -------
-    target : ndarray of shape (n_samples, n_columns) or None
-        Numbers as they are; classes as -1 and 1, in one column if there are two.
-    target_type : {"classification", "regression"} or None
-        Meaning of ``y``.
-    classes : ndarray or None
-        The classes.
-    suffixes : list of str
-        Name of each column, empty if there is only one.
-
-    Raises
-    ------
-    ValueError
-        If ``y`` has another length, is not finite, or holds several labels for a sample.
+    Numbers stay as they are; classes become -1 and 1, in one column if there are two. The suffix
+    of an only column is empty.
     """
     if y is None:
         return None, None, None, []
-    with validating("y"):
-        return _encode(y, n_samples, target_type)
-
-
-def _encode(
-    y: Any, n_samples: int, target_type: str
-) -> tuple[np.ndarray, str, np.ndarray | None, list[str]]:
-    """Encode a target; see :func:`encode_target`."""
-    y = np.asarray(y)
+    y = np.asarray(as_numpy(y))
     if y.ndim == 0 or len(y) != n_samples:
         raise ValueError(f"y has {y.shape[0] if y.ndim else 1} values for {n_samples} sentences.")
     if n_samples < 2:
@@ -84,25 +55,10 @@ def _encode(
 def cross_fitting_splits(
     cv: Any, y: Any, target_type: str | None, n_samples: int, random_state: Any
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """Folds of the cross-fitting.
+    """Return the training and test rows of each fold of the cross-fitting.
 
-    Parameters
-    ----------
-    cv : int, cross-validation splitter or iterable
-        Number of shuffled folds, at most one for each sample; or how to split.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        The target.
-    target_type : {"classification", "regression"}
-        Classes are stratified if each has a member for every fold.
-    n_samples : int
-        Number of samples.
-    random_state : int, RandomState instance or None
-        Source of the shuffling.
-
-    Returns
-    -------
-    splits : iterable of (train, test)
-        Indices of the samples.
+    A number `cv` means so many shuffled folds, at most one for each sample; classes are stratified
+    if each has a member for every fold.
     """
     rows = np.zeros((n_samples, 1))
     if not isinstance(cv, Integral):

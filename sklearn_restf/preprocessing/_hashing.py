@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from numbers import Integral
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,20 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.linear_model import Ridge
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_restf._data.arrays import validating
-from sklearn_restf._utils.validation import BOOL, RANDOM_STATE, Constraint, check_parameters, real
+from sklearn_restf._utils.validation import (
+    BOOL,
+    NONE,
+    RANDOM_STATE,
+    Constraint,
+    check_parameters,
+    integer,
+    one_of,
+    real,
+    sequence_of,
+)
 from sklearn_restf.preprocessing._cross_fitting import cross_fitting_splits, encode_target
-from sklearn_restf.preprocessing._output import TokenOutputMixin
+from sklearn_restf.preprocessing._output import SentenceInputMixin, TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import HashedView, check_texts, hash_views, tokenize
-from sklearn_restf.preprocessing._series import check_count
 
 _TOKEN_PATTERN = r"'?\w+(?:['’-]\w+)*|[^\w\s]+"
 # Sentences whose tokens are held at once by `transform`.
@@ -34,15 +42,32 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
-_CONSTRAINTS = {
+def _is_range(value: Any) -> bool:
+    """Tell whether these are a smallest and a largest positive integer."""
+    return sequence_of(integer(1), "", length=2).holds(value) and value[0] <= value[1]
+
+
+def _may_be_splitter(value: Any) -> bool:
+    """Tell whether a value is no number of folds; whether it can split is seen in use."""
+    return not isinstance(value, Real)
+
+
+CONSTRAINTS = {
+    "n_components": [integer(0)],
+    "n_features": [integer(1)],
+    "word_ngrams": [integer(1)],
+    "char_ngrams": [NONE, Constraint(_is_range, "two ints (smallest, largest), 1 <= smallest")],
     "alpha": [real(0, low_open=True)],
+    "cv": [integer(2), Constraint(_may_be_splitter, "a cross-validation splitter")],
+    "target_type": [one_of("auto", "classification", "regression")],
+    "max_tokens": [NONE, integer(1)],
     "lowercase": [BOOL],
     "token_pattern": [Constraint(_is_pattern, "a regular expression without capturing groups")],
     "random_state": [RANDOM_STATE],
 }
 
 
-class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class HashedTokenEmbedder(TokenOutputMixin, SentenceInputMixin, TransformerMixin, BaseEstimator):
     """Turn sentences into token features learned from the training sentences and labels.
 
     Each token is described by the hashed n-grams of words that end at it and of characters within
@@ -241,15 +266,6 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
         latent = self._latent["word"].shape[1]
         return np.array(names + [f"latent{i}" for i in range(latent)], dtype=object)
 
-    def __sklearn_tags__(self) -> Any:
-        """Declare what input is accepted."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
     def _fit(
         self, X: Any, y: Any
     ) -> tuple[dict[str, HashedView], sparse.csr_matrix, np.ndarray | None]:
@@ -284,31 +300,11 @@ class HashedTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
 
     def _check_parameters(self, has_target: bool) -> None:
         """Validate the parameters."""
-        check_count(self.n_features, "n_features")
-        check_count(self.word_ngrams, "word_ngrams")
-        if self.max_tokens is not None:
-            check_count(self.max_tokens, "max_tokens")
-        if self.n_components != 0:
-            check_count(self.n_components, "n_components")
-        elif not has_target:
+        check_parameters(type(self).__name__, vars(self), CONSTRAINTS)
+        if self.n_components == 0 and not has_target:
             raise ValueError(
                 "Without y there are only latent channels: n_components must be at least 1."
             )
-        if self.char_ngrams is not None:
-            with validating("char_ngrams"):
-                sizes = [check_count(n, "char_ngrams") for n in self.char_ngrams]
-            if len(sizes) != 2 or sizes[0] > sizes[1]:
-                raise ValueError(
-                    f"char_ngrams must be (smallest, largest) or None, got {self.char_ngrams!r}."
-                )
-        if self.target_type not in ("auto", "classification", "regression"):
-            raise ValueError(
-                "target_type must be 'auto', 'classification' or 'regression', got "
-                f"{self.target_type!r}."
-            )
-        if isinstance(self.cv, Integral) and self.cv < 2:
-            raise ValueError(f"cv must be a splitter or an integer of at least 2, got {self.cv!r}.")
-        check_parameters(type(self).__name__, vars(self), _CONSTRAINTS)
 
     def _views(self, texts: Sequence[str]) -> dict[str, HashedView]:
         """Hashed n-grams of each token."""

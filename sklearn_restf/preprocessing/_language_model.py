@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+
+from sklearn_restf._utils.device import resolve_device
 
 
 @contextlib.contextmanager
@@ -55,7 +58,6 @@ class LanguageModel:
         self, name: str | os.PathLike, revision: str | None, local_files_only: bool, device: str
     ):
         try:
-            import torch
             import transformers
         except ImportError as error:
             raise ImportError(
@@ -77,13 +79,9 @@ class LanguageModel:
                 "a tokenizer and model.safetensors, or a name on the hub that is reachable or "
                 f"downloaded already. {error}"
             ) from error
-        if device == "auto":
-            device = "cpu"
-            if torch.cuda.is_available():
-                device = "cuda"
-            elif torch.backends.mps.is_available():
-                device = "mps"
-        self.device = torch.device(device)
+        if device == "auto" and torch.backends.mps.is_available():
+            device = "mps"  # training, which wants float64, leaves it aside
+        self.device = resolve_device(device)
         self.model = self.model.to(device=self.device, dtype=torch.float32).eval()
         if self.tokenizer.pad_token is None:
             # Which token fills the padding is of no matter: it is masked.
@@ -101,23 +99,7 @@ class LanguageModel:
         return digest.hexdigest()
 
     def width(self, layer: int | str) -> int:
-        """Check the layer and return its number of channels.
-
-        Parameters
-        ----------
-        layer : int or "embeddings"
-            Number of a hidden state, or the static embeddings.
-
-        Returns
-        -------
-        width : int
-            Number of channels of each token.
-
-        Raises
-        ------
-        ValueError
-            If there is no such hidden state.
-        """
+        """Return the number of channels of a hidden state, or of the static embeddings."""
         if layer == "embeddings":
             return int(self.model.get_input_embeddings().weight.shape[1])
         n_states = self.model.config.num_hidden_layers + 1
@@ -130,24 +112,9 @@ class LanguageModel:
     ) -> list[np.ndarray]:
         """Compute the features of the tokens of each text as one batch.
 
-        Parameters
-        ----------
-        texts : list of n str
-            The sentences.
-        layer : int or "embeddings"
-            Number of a hidden state, or the static embeddings.
-        max_length : int or None
-            Longest sequence in tokens.
-        special_tokens : bool
-            Keep the features of special tokens.
-
-        Returns
-        -------
-        features : list of n ndarrays of float32 of shape (t_i, width)
-            Read-only arrays of at least one row.
+        They are float32 arrays (t_i, width) of at least one row, read-only. `max_length` counts
+        tokens; `special_tokens` keeps the features of those that the model adds.
         """
-        import torch
-
         limit = self.tokenizer.model_max_length
         positions = getattr(self.model.config, "max_position_embeddings", None)
         # A tokenizer that knows no limit says 10**30; the position table then sets it.

@@ -73,38 +73,14 @@ class TokenOutputMixin:
         return pl.DataFrame(output, schema=names, orient="row")
 
 
-def check_input_names(estimator: Any, input_features: Any) -> np.ndarray:
-    """Input names for ``get_feature_names_out``, by scikit-learn's rules.
+class SentenceInputMixin:
+    """Mixin for transformers that turn sentences into tokens."""
 
-    Parameters
-    ----------
-    estimator : object
-        A fitted estimator with ``n_features_in_``.
-    input_features : array-like of str or None
-        Names given by the caller.
-
-    Returns
-    -------
-    names : ndarray of str of shape (`n_features_in_`,)
-        The given names, ``feature_names_in_``, or ``x0, x1, ...``.
-
-    Raises
-    ------
-    ValueError
-        If the names given have another length or differ from ``feature_names_in_``.
-    """
-    fitted = getattr(estimator, "feature_names_in_", None)
-    n_features = estimator.n_features_in_
-    if input_features is None:
-        if fitted is not None:
-            return fitted.copy()
-        return np.array([f"x{i}" for i in range(n_features)], dtype=object)
-    names = np.asarray(input_features, dtype=object)
-    if len(names) != n_features:
-        raise ValueError(
-            "input_features should have length equal to number of features "
-            f"({n_features}), got {len(names)}"
-        )
-    if fitted is not None and not np.array_equal(fitted, names):
-        raise ValueError("input_features is not equal to feature_names_in_")
-    return names
+    def __sklearn_tags__(self) -> Any:
+        """Declare what input is accepted."""
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags

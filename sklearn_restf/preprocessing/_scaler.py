@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_restf._data.arrays import real_token_mask, validating
-from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
-from sklearn_restf._utils.validation import check_parameters
-from sklearn_restf.preprocessing._moments import check_weights, moments
-from sklearn_restf.preprocessing._output import TokenOutputMixin, check_input_names
-from sklearn_restf.preprocessing._sequences import (
-    check_sequences,
-    is_ragged,
-    to_numpy,
+from sklearn_restf._data.arrays import (
+    RawTokens,
+    as_numpy,
+    number_of_dimensions,
+    read_X,
+    real_token_mask,
 )
-from sklearn_restf.preprocessing._series import check_flags
+from sklearn_restf._data.targets import read_sample_weight
+from sklearn_restf._data.tokens import TokenLayout, channel_moments, check_compatible
+from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
+from sklearn_restf._utils.validation import BOOL, check_parameters
+from sklearn_restf.preprocessing._output import TokenOutputMixin
 
-# Values converted to float64 at a time: bounds the memory taken beside the input and the output,
-# which matters because windows are often views many times larger than the memory behind them.
-_CHUNK_VALUES = 2**20
+CONSTRAINTS = {
+    "token_dim": PARAMETER_CONSTRAINTS["token_dim"],
+    "with_mean": [BOOL],
+    "with_std": [BOOL],
+    "padding_value": PARAMETER_CONSTRAINTS["padding_value"],
+}
 
 
-class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
+class TokenStandardScaler(TokenOutputMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Centre and scale each channel over all tokens of all samples.
 
     :class:`~sklearn.preprocessing.StandardScaler` treats every column of flattened windows as a
@@ -131,28 +134,25 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
             If ``X`` holds infinite values, has another number of dimensions, or its columns are
             no multiple of ``token_dim``; if weights are negative, not finite or all zero.
         """
-        values, form, n_features, names = self._check(X, fit=True)
-        weights = check_weights(sample_weight, len(values))
-        n_channels = values[0].shape[-1] if form == "ragged" else values.shape[-1]
-        # Relative weights, so that rescaling all of them cannot change what counts as constant.
-        unit = weights.max()
-        total, mean, largest, variance = moments(
-            self._chunks(values, form), weights / unit, n_channels, self._padding(form)
-        )
-        # Rounding alone gives a constant channel a tiny variance; dividing by it would blow up.
-        eps = np.finfo(np.float64).eps
+        reader = clone(self)  # a fit that fails leaves nothing behind
+        tokens = self._read(X, reader, reset=True)
+        weight = read_sample_weight(sample_weight, tokens.n_samples, self)
+        unit = 1.0 if sample_weight is None else np.asarray(as_numpy(sample_weight)).max()
+        if tokens.lengths is not None:
+            weight = np.repeat(weight, tokens.lengths)
+        elif tokens.values.ndim == 3 and self.padding_value is not None:
+            weight = np.repeat(weight[:, None], tokens.values.shape[1], axis=1)
+            for piece in tokens.slices():
+                weight[piece] *= real_token_mask(tokens.values[piece], self.padding_value)
+        self.mean_, scale, seen = channel_moments(tokens, weight)
         with np.errstate(over="ignore", under="ignore"):
-            relative_mean = np.abs(mean) / np.where(largest > 0, largest, 1.0)
-            constant = variance <= total * eps * variance + (total * relative_mean * eps) ** 2
-            scale = largest * np.sqrt(variance)
             self.var_ = scale**2
-            self.n_tokens_seen_ = total * unit
-        self.mean_ = mean
-        self.scale_ = np.where(constant | (scale == 0), 1.0, scale)
-        self._form = form
-        self.n_features_in_ = n_features
-        if names is not None:
-            self.feature_names_in_ = names
+            self.n_tokens_seen_ = seen * unit
+        self.scale_ = np.where(scale > 0, scale, 1.0)
+        self._form = form_of(X, tokens)
+        self.n_features_in_ = reader.n_features_in_
+        if hasattr(reader, "feature_names_in_"):
+            self.feature_names_in_ = reader.feature_names_in_
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
@@ -187,27 +187,6 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         """
         return self._apply(X, self._unscale, contain=False)
 
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> np.ndarray:
-        """Return the names of the output columns (2-D input) or channels (3-D and ragged input).
-
-        Parameters
-        ----------
-        input_features : array-like of str of shape (`n_features_in_`,), default=None
-            Names of the input; by default ``feature_names_in_``, or else ``x0, x1, ...``.
-
-        Returns
-        -------
-        names : ndarray of str of shape (`n_features_in_`,)
-            The input's names.
-
-        Raises
-        ------
-        ValueError
-            If ``input_features`` has another length or differs from ``feature_names_in_``.
-        """
-        check_is_fitted(self, "scale_")
-        return check_input_names(self, input_features)
-
     def __sklearn_tags__(self) -> Any:
         """Declare what input is accepted."""
         tags = super().__sklearn_tags__()
@@ -216,93 +195,58 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _check(self, X: Any, fit: bool) -> tuple[Any, str, int, np.ndarray | None]:
-        """Validate; return tokens ``(n, T, c)`` or a list, the form, width and column names."""
-        width = self.token_dim
-        if width is not None and (
-            isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1
-        ):
-            raise ValueError(f"token_dim must be a positive integer or None, got {width!r}.")
-        check_flags(type(self).__name__, with_mean=self.with_mean, with_std=self.with_std)
-        check_parameters(
-            type(self).__name__,
-            {"padding_value": self.padding_value},
-            {"padding_value": PARAMETER_CONSTRAINTS["padding_value"]},
+    def _read(self, X: Any, reader: BaseEstimator, *, reset: bool) -> RawTokens:
+        """Validate as the estimators do, but for NaN; padding keeps its place."""
+        check_parameters(type(self).__name__, vars(self), CONSTRAINTS)
+        return read_X(
+            reader,
+            X,
+            reset=reset,
+            token_dim=self.token_dim,
+            padding_value=None,
+            allow_nan=True,
         )
-        with validating("X"):
-            return self._read(X, fit, width)
 
-    def _read(
-        self, X: Any, fit: bool, width: int | None
-    ) -> tuple[Any, str, int, np.ndarray | None]:
-        """Validate X; see `_check`."""
-        channels = None if fit else len(self.scale_)
-        if fit and width is not None:
-            channels = width
-        ragged = is_ragged(X)
-        X = X if ragged else to_numpy(X)
-        is_3d = not ragged and (getattr(X, "ndim", None) == 3 or _nested_depth(X) == 3)
-        if (ragged or is_3d) and not fit and self._form == "2d" and width is None:
-            raise ValueError(
-                f"X holds tokens, but {type(self).__name__} was fitted on a 2-D table without "
-                "token_dim. Set token_dim to use both forms."
-            )
-        if ragged:
-            sequences = check_sequences(X, channels, type(self).__name__)
-            return sequences, "ragged", sequences[0].shape[1], None
-        options = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        if is_3d:
-            values = check_array(X, allow_nd=True, estimator=self, input_name="X", **options)
-            if channels is not None and values.shape[2] != channels:
-                raise ValueError(
-                    f"X has {values.shape[2]} channels per token (shape {values.shape}), but "
-                    f"{type(self).__name__} is expecting {channels}."
-                )
-            return values, "3d", values.shape[2], None
-        if not fit and self._form != "2d":
-            if width is None:
-                raise ValueError(
-                    f"X is 2-D, but {type(self).__name__} was fitted on tokens of {channels} "
-                    "channels (3-D or ragged). Set token_dim to pass flattened windows."
-                )
-            values, names = check_array(X, estimator=self, input_name="X", **options), None
-        else:
-            # A scratch estimator keeps a failing fit from leaving fitted attributes behind.
-            checker = TokenStandardScaler() if fit else self
-            values = validate_data(checker, X, reset=fit, **options)
-            names = getattr(checker, "feature_names_in_", None)
-        n_columns = values.shape[1]
-        width = n_columns if width is None else width
-        if n_columns % width:
-            raise ValueError(
-                f"X has {n_columns} columns, which is no multiple of token_dim={width}: flattened "
-                "windows hold T tokens of token_dim values each."
-            )
-        return values.reshape(len(values), -1, width), "2d", n_columns, names
-
-    def _apply(self, X: Any, function: Any, contain: bool = True) -> Any:
-        """Validate, map chunk by chunk and restore the form."""
+    def _apply(
+        self, X: Any, function: Callable[[np.ndarray], np.ndarray], contain: bool = True
+    ) -> Any:
+        """Validate, map slice by slice and restore the form."""
         check_is_fitted(self, "scale_")
-        values, form, *_ = self._check(X, fit=False)
+        # only a table has a number of columns that must stay
+        on_table = self._form == "2d"
+        tokens = self._read(X, self if on_table else clone(self), reset=not on_table)
+        kind = "table" if on_table and self.token_dim is None else "ragged"
+        layout = TokenLayout(kind, len(self.mean_), None, 0)
+        check_compatible(layout, tokens, type(self).__name__, fixed=False)
+        single = tokens.values.dtype == np.float32
+        output: np.ndarray = np.empty(
+            tokens.values.shape, dtype=np.float32 if single else np.float64
+        )
+        for piece in tokens.slices():
+            values = tokens.values[piece]
+            output[piece] = values
+            real: Any = slice(None)
+            if values.ndim == 3 and self.padding_value is not None:
+                real = real_token_mask(values, self.padding_value)
+            with np.errstate(over="ignore"):  # refused below, as an infinite value of X is
+                output[piece][real] = function(values[real])
+            if np.isinf(output[piece]).any():
+                raise ValueError(
+                    "X is so far from the training samples that its values overflow. Check its "
+                    "units."
+                )
+        form = form_of(X, tokens)
         if form == "ragged":
-            return [_mapped(function, sequence) for sequence in values]
-        output = np.empty(values.shape, dtype=values.dtype)
-        for rows, chunk in self._chunks(values, form):
-            real = real_token_mask(chunk, self._padding(form))
-            output[rows] = np.where(real[..., None], _mapped(function, chunk), chunk)
-        if form == "2d":
-            output = output.reshape(len(output), -1)
-        if not contain or output.ndim != 2:
+            return np.split(output, tokens.offsets[1:])
+        if form == "3d":
+            return output
+        output = output.reshape(len(output), -1)
+        if not contain:
             return output
         names = list(self.get_feature_names_out())
         if len(names) != output.shape[1]:  # fitted on tokens, given flattened windows
             names = [f"x{i}" for i in range(output.shape[1])]
         return self._contain(output, X, names)
-
-    def _padding(self, form: str) -> float | None:
-        """Return the padding value where there may be padding: in windows, flattened or not."""
-        windows = form == "3d" or (form == "2d" and self.token_dim is not None)
-        return self.padding_value if windows else None
 
     def _scale(self, values: np.ndarray) -> np.ndarray:
         """Centre and scale in float64."""
@@ -314,32 +258,7 @@ class TokenStandardScaler(TokenOutputMixin, TransformerMixin, BaseEstimator):
         result = values * self.scale_ if self.with_std else values.astype(np.float64)
         return result + self.mean_ if self.with_mean else result
 
-    @staticmethod
-    def _chunks(values: Any, form: str) -> Iterator[tuple[slice, np.ndarray]]:
-        """Rows and their tokens, of bounded size; ragged sequences one by one."""
-        if form == "ragged":
-            for i, sequence in enumerate(values):
-                yield slice(i, i + 1), sequence[None]
-            return
-        step = max(1, _CHUNK_VALUES // max(1, values.shape[1] * values.shape[2]))
-        for start in range(0, len(values), step):
-            yield slice(start, start + step), values[start : start + step]
 
-
-def _mapped(function: Any, values: np.ndarray) -> np.ndarray:
-    """Map values; those that overflow are refused, as an infinite value of X is."""
-    with np.errstate(over="ignore"):
-        mapped = function(values).astype(values.dtype, copy=False)
-    if np.isinf(mapped).any():
-        raise ValueError(
-            "X is so far from the training samples that its values overflow. Check its units."
-        )
-    return mapped
-
-
-def _nested_depth(X: Any) -> int:
-    """Depth of nested lists."""
-    depth = 0
-    while isinstance(X, (list, tuple)) and len(X):
-        X, depth = X[0], depth + 1
-    return depth + np.ndim(X) if depth else 0
+def form_of(X: Any, tokens: RawTokens) -> str:
+    """Say in which form the tokens came: "2d", "3d" or "ragged"."""
+    return "ragged" if tokens.lengths is not None else f"{number_of_dimensions(X)}d"

@@ -17,34 +17,9 @@ from sklearn_restf._data.arrays import validating
 _BEFORE_FIRST = "<s>"
 
 
+@validating("X")
 def check_texts(X: Any, owner: str) -> list[str]:
-    """Validate sentences.
-
-    Parameters
-    ----------
-    X : iterable of str, Series, or array or frame of one column
-        The sentences.
-    owner : str
-        Name of the transformer, for messages.
-
-    Returns
-    -------
-    texts : list of str
-        The sentences.
-
-    Raises
-    ------
-    TypeError
-        If an element is not a string; the message names the row.
-    ValueError
-        If X is a single string, empty, has several columns, or a sentence is missing.
-    """
-    with validating("X"):
-        return _read_texts(X, owner)
-
-
-def _read_texts(X: Any, owner: str) -> list[str]:
-    """Validate sentences; see :func:`check_texts`."""
+    """Validate sentences: strings in an iterable, a series, or an array or frame of one column."""
     if isinstance(X, (str, bytes)):
         raise ValueError(
             f"{owner} expects an iterable of sentences, got a single string: pass [text]."
@@ -76,23 +51,9 @@ def _read_texts(X: Any, owner: str) -> list[str]:
 def tokenize(
     texts: Sequence[str], pattern: str, lowercase: bool, max_tokens: int | None
 ) -> list[list[str]]:
-    """Split sentences into tokens.
+    """Split sentences into tokens by a regular expression, at most `max_tokens` of each.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        The sentences.
-    pattern : str
-        Regular expression of one token.
-    lowercase : bool
-        Lower-case first.
-    max_tokens : int or None
-        Tokens kept of each sentence.
-
-    Returns
-    -------
-    documents : list of list of str
-        At least one token each: the empty string where there is none.
+    There is at least one token each: the empty string where there is none.
     """
     find = re.compile(pattern).findall
     documents = (find(text.lower() if lowercase else text)[:max_tokens] for text in texts)
@@ -137,21 +98,9 @@ def hash_views(
 ) -> dict[str, HashedView]:
     """Hash the n-grams of words that end at each token, and those of characters within it.
 
-    Parameters
-    ----------
-    documents : sequence of sequence of str
-        Tokens of each sentence, at least one each.
-    word_ngrams : int
-        Largest number of successive tokens taken together.
-    char_ngrams : (int, int) or None
-        Smallest and largest number of characters taken together.
-    n_features : int
-        Size of the hash table of each view.
-
-    Returns
-    -------
-    views : dict of str to HashedView
-        ``"word"``, ``"word2"``, ..., ``"char"``.
+    Every document has a token at least. The views are called "word", "word2", ... up to
+    `word_ngrams` successive tokens, and "char" (from the smallest to the largest number of
+    characters), and have a hash table of `n_features` each.
     """
     offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in documents])])
     views = {}

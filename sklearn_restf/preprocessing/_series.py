@@ -10,55 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from sklearn_restf._data.arrays import validating
-from sklearn_restf._utils.validation import BOOL, check_parameters
-
-
-def check_count(value: Any, name: str) -> int:
-    """Validate a positive integer.
-
-    Parameters
-    ----------
-    value : int
-        The value given.
-    name : str
-        Its name, for the message.
-
-    Returns
-    -------
-    value : int
-        The value as a plain int.
-
-    Raises
-    ------
-    TypeError
-        If it is not an integer.
-    ValueError
-        If it is less than 1.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
-    return int(value)
-
-
-def check_flags(owner: str, **flags: Any) -> None:
-    """Validate parameters that are True or False, so that "no" does not count as True.
-
-    Parameters
-    ----------
-    owner : str
-        Name of the function or class, for the message.
-    **flags : bool
-        The values given, by name.
-
-    Raises
-    ------
-    ValueError
-        If one is no bool.
-    """
-    check_parameters(owner, flags, {name: [BOOL] for name in flags})
+from sklearn_restf._data.arrays import as_numpy, validating
 
 
 def _is_polars(frame: Any) -> bool:
@@ -69,24 +21,9 @@ def _is_polars(frame: Any) -> bool:
 class Series:
     """Columns by label, stamps and row labels of a pandas or polars frame or an array.
 
-    Parameters
-    ----------
-    frame : DataFrame or array-like of shape (n_rows, n_columns)
-        The table.
-    time : column label, array-like of shape (n_rows,) or None
-        Where the stamps are, if not in the index or the first date column.
-
-    Attributes
-    ----------
-    stamps : ndarray of shape (n_rows,) or None
-        Strictly increasing ``datetime64`` or ``timedelta64`` values or numbers, if there are any.
-
-    Raises
-    ------
-    TypeError
-        If the table is sparse.
-    ValueError
-        If it is not 2-D, or the stamps are missing, unsorted or repeated.
+    `time` is a column or an array of stamps, if they are not in the index or the first date column.
+    The attribute `stamps` holds strictly increasing ``datetime64`` or ``timedelta64`` values or
+    numbers; None without any.
     """
 
     def __init__(self, frame: Any, time: Any = None):
@@ -103,7 +40,7 @@ class Series:
         self.is_frame = isinstance(frame, pd.DataFrame)
         if not self.is_frame:
             with validating("frame"):
-                frame = np.asarray(frame)
+                frame = np.asarray(as_numpy(frame))
             if frame.ndim != 2:
                 raise ValueError(
                     f"frame must be 2-D (rows = time steps, columns), got shape {frame.shape}. "
@@ -141,26 +78,10 @@ class Series:
         return isinstance(label, Integral) and -n_columns <= label < n_columns
 
     def columns(self, labels: Sequence[Any] | None, name: str) -> np.ndarray:
-        """Columns as a float array of shape (n_rows, len(labels)): without a copy where possible.
+        """Return columns (None: all but the stamps) as floats, without a copy where possible.
 
-        Parameters
-        ----------
-        labels : sequence of column labels or positions, or None
-            None: all columns but the stamps.
-        name : str
-            The argument that names them, for messages.
-
-        Returns
-        -------
-        values : ndarray of shape (n_rows, n_columns)
-            float32 stays float32; any other numbers become float64.
-
-        Raises
-        ------
-        TypeError
-            If a column is not numeric.
-        ValueError
-            If there is no such column, several of one name, or none at all.
+        float32 stays float32; any other numbers become float64. `name` is the argument that names
+        the columns, for messages.
         """
         if labels is not None:
             return self._values(self._chosen(labels, name), name)
@@ -236,25 +157,10 @@ def frame_stamps(X: Any) -> np.ndarray | None:
 
 
 def check_stamps(index: Any) -> np.ndarray:
-    """Validate stamps: none missing, strictly increasing.
+    """Validate an index of dates, periods, durations or numbers: none missing, all increasing.
 
-    Parameters
-    ----------
-    index : pandas.Index
-        Dates, periods, durations or numbers.
-
-    Returns
-    -------
-    stamps : ndarray
-        The stamps in universal time; row numbers where the index has a ``freq`` (it is evenly
-        spaced by its calendar then); month numbers for stamps of months, quarters or years.
-
-    Raises
-    ------
-    TypeError
-        If they are neither times nor numbers.
-    ValueError
-        If they are missing, unsorted or repeated.
+    Return the stamps in universal time; row numbers where the index has a ``freq`` (it is evenly
+    spaced by its calendar then); month numbers for stamps of months, quarters or years.
     """
     if isinstance(index, pd.PeriodIndex):
         index = index.to_timestamp()
@@ -288,16 +194,8 @@ def check_stamps(index: Any) -> np.ndarray:
 def segments(stamps: np.ndarray) -> np.ndarray:
     """Return, for each row, the number of its stretch of evenly spaced stamps.
 
-    Parameters
-    ----------
-    stamps : ndarray of shape (n_rows,)
-        Strictly increasing stamps.
-
-    Returns
-    -------
-    segment : ndarray of int of shape (n_rows,)
-        Non-decreasing; the same for rows between which every step is the most frequent one (the
-        shortest such step, if several are).
+    It is the same for rows between which every step is the most frequent one (the shortest such
+    step, if several are).
     """
     steps = np.diff(stamps)
     if not len(steps):

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import os
-from numbers import Integral
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_restf._utils.validation import BOOL, NONE, check_parameters, integer, one_of
 from sklearn_restf.preprocessing._cache import FolderCache, MemoryCache
 from sklearn_restf.preprocessing._language_model import LanguageModel
-from sklearn_restf.preprocessing._output import TokenOutputMixin
+from sklearn_restf.preprocessing._output import SentenceInputMixin, TokenOutputMixin
 from sklearn_restf.preprocessing._sentences import check_texts
-from sklearn_restf.preprocessing._series import check_count, check_flags
 
 # One for the process: clones in a grid search then share what they computed.
 _MEMORY = MemoryCache(max_bytes=2**30)
 
+CONSTRAINTS = {
+    "layer": [one_of("embeddings"), integer()],
+    "max_length": [NONE, integer(1)],
+    "special_tokens": [BOOL],
+    "batch_size": [integer(1)],
+    "local_files_only": [BOOL],
+}
 
-class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
+
+class TextTokenEmbedder(
+    TokenOutputMixin,
+    SentenceInputMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
     """Turn sentences into the token features of a pretrained language model.
 
     The model is used as it is and never trained. Requires the extra ``text``
@@ -135,19 +148,7 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
             If a parameter is invalid.
         """
         check_texts(X, type(self).__name__)
-        check_count(self.batch_size, "batch_size")
-        if self.max_length is not None:
-            check_count(self.max_length, "max_length")
-        check_flags(
-            type(self).__name__,
-            special_tokens=self.special_tokens,
-            local_files_only=self.local_files_only,
-        )
-        layer: Any = self.layer
-        if layer != "embeddings" and (isinstance(layer, bool) or not isinstance(layer, Integral)):
-            raise ValueError(
-                f"layer must be 'embeddings' or the number of a hidden state, got {layer!r}."
-            )
+        check_parameters(type(self).__name__, vars(self), CONSTRAINTS)
         loaded = LanguageModel(self.model, self.revision, self.local_files_only, self.device)
         self.n_features_out_ = loaded.width(self.layer)
         self.model_hash_ = loaded.hash
@@ -197,31 +198,9 @@ class TextTokenEmbedder(TokenOutputMixin, TransformerMixin, BaseEstimator):
                 known.update(computed)
         return [known[key] for key in keys]
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Return the names of the channels.
-
-        Parameters
-        ----------
-        input_features : None
-            Ignored.
-
-        Returns
-        -------
-        names : ndarray of str of shape (c,)
-            ``texttokenembedder0, texttokenembedder1, ...``.
-        """
-        check_is_fitted(self, "n_features_out_")
-        prefix = type(self).__name__.lower()
-        return np.array([f"{prefix}{i}" for i in range(self.n_features_out_)], dtype=object)
-
-    def __sklearn_tags__(self) -> Any:
-        """Declare what input is accepted."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
-        tags.transformer_tags.preserves_dtype = []
-        return tags
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_features_out_
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model itself out of pickles and copies."""

@@ -12,6 +12,7 @@ from sklearn_restf._data.arrays import RawTokens
 from sklearn_restf._data.tokens import (
     TokenLayout,
     as_layout,
+    channel_moments,
     check_compatible,
     plan_layout,
     weighted_moments,
@@ -141,6 +142,22 @@ def test_weighted_moments_are_those_of_numpy(seed, shape):
     assert_allclose(mean, expected, rtol=1e-11, atol=1e-13)
     variance = np.average((rows - expected) ** 2, axis=0, weights=row_weight)
     assert_allclose(scale, np.sqrt(variance), rtol=1e-11)
+
+
+def test_missing_values_and_tokens_of_no_weight_do_not_count():
+    rng = np.random.default_rng(0)
+    values, weight = rng.normal(size=(9, 4, 3)) + 1e8, rng.integers(0, 3, size=(9, 4))
+    values[weight == 0] = 1e300  # nor do they set the unit
+    values[2:, :, 1] = np.nan
+    values[:, :, 2] = np.nan
+    mean, scale, seen = channel_moments(RawTokens(values), weight.astype(float))
+    for channel in (0, 1):
+        counted = np.repeat(values[..., channel].ravel(), weight.ravel())
+        counted = counted[~np.isnan(counted)]
+        assert seen[channel] == len(counted)
+        np.testing.assert_allclose(mean[channel], counted.mean(), rtol=1e-15)
+        np.testing.assert_allclose(scale[channel], counted.std(), rtol=1e-7)
+    assert (mean[2], scale[2], seen[2]) == (0, 0, 0)
 
 
 def test_moments_of_ragged_samples_are_over_tokens():

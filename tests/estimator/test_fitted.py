@@ -10,6 +10,12 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_restf import (
+    ResidualTransformerClassifier,
+    ResidualTransformerClassifierCV,
+    ResidualTransformerRegressor,
+    ResidualTransformerRegressorCV,
+)
 from sklearn_restf.exceptions import DivergenceError
 from tests.builders import (
     SERIES,
@@ -122,6 +128,23 @@ def test_what_a_subclass_sets_before_fit_survives_fit(make, y):
         estimator.fit(np.full_like(X2, np.nan), y)
     assert estimator.note_ == "mine"
     assert estimator.fit(X2, y).note_ == "mine"
+
+
+@pytest.mark.parametrize(
+    ("cls", "y"),
+    [
+        (ResidualTransformerRegressor, YR),
+        (ResidualTransformerClassifier, YC),
+        (ResidualTransformerRegressorCV, YR),
+        (ResidualTransformerClassifierCV, YC),
+    ],
+)
+def test_what_fit_sets_is_known_to_be_of_the_fit(cls, y):
+    """So that a refit replaces it, and nothing else."""
+    estimator = cls(max_iter=2, tol=None)
+    before = set(vars(estimator))
+    found = set(vars(estimator.fit(pd.DataFrame(X2).add_prefix("x"), y))) - before
+    assert found <= cls._fitted_names
 
 
 def test_refit_leaves_nothing_of_the_fit_before():

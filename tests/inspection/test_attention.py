@@ -94,9 +94,9 @@ def test_unusable_arguments_of_the_attention(windows):
     X, y = windows
     model = ResidualTransformerRegressor(n_layers=2, n_heads=2, **FAST).fit(X, y)
     for arguments, message in (
-        ({"sample": 50}, r"X has 50 sample\(s\); there is no sample 50"),
-        ({"layer": 3}, "layer must be from 1 to 2, got 3"),
-        ({"head": 0}, "head must be from 1 to 2, got 0"),
+        ({"sample": 50}, r"'sample' parameter .* an int in \[-50, 49\]. Got 50"),
+        ({"layer": 3}, r"'layer' parameter .* None or an int in \[1, 2\]. Got 3"),
+        ({"head": 0}, r"'head' parameter .* None or an int in \[1, 2\]. Got 0"),
         ({"token_names": ["a"]}, "The sample has 6 tokens, but token_names has 1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -79,7 +79,7 @@ def test_unusable_arguments_of_the_spectrum(windows):
     model = ResidualTransformerRegressor(diagnostics=False, n_layers=2, **FAST).fit(X, y)
     with pytest.raises(ValueError, match="No singular values were recorded"):
         SpectrumDisplay.from_estimator(model)
-    with pytest.raises(ValueError, match=r"layers must be among 1 to 2, got \[0\]"):
+    with pytest.raises(ValueError, match=r"'layers' parameter .* numbers from 1 to 2. Got \[0\]"):
         SpectrumDisplay.from_estimator(model, X, layers=[0])
     with pytest.raises(ValueError, match="pass X to choose `layers`"):
         SpectrumDisplay.from_estimator(model, layers=[1])

@@ -21,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from sklearn_restf import ResidualTransformerRegressor
 from sklearn_restf.preprocessing import TokenStandardScaler
 from tests.builders import ROWS
 
@@ -82,7 +83,7 @@ def test_forms_are_interchangeable_with_token_dim(X3):
     np.testing.assert_array_equal(on_flat.mean_, on_3d.mean_)
     assert (on_flat.n_features_in_, on_3d.n_features_in_) == (18, 3)
     # Without token_dim the meaning of a 2-D column is unknown.
-    with pytest.raises(ValueError, match="Set token_dim"):
+    with pytest.raises(ValueError, match="set token_dim"):
         TokenStandardScaler().fit(X3).transform(flat)
     with pytest.raises(ValueError, match="Set token_dim"):
         TokenStandardScaler().fit(flat).transform(X3)
@@ -175,10 +176,10 @@ def test_weights_stand_for_repetition(X3, form):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.zeros(40), "zero for every sample"),
-        (-np.ones(40), "negative"),
-        (np.ones(39), "39 values for 40 samples"),
-        (np.ones((40, 2)), "1-D"),
+        (np.zeros(40), "must not all be zero"),
+        (-np.ones(40), "weights must be >= 0"),
+        (np.ones(39), r"expected \(40,\): one weight per sample"),
+        (np.ones((40, 2)), "must be 1D"),
         (np.full(40, np.nan), "NaN"),
     ],
 )
@@ -220,18 +221,100 @@ def test_input_is_not_modified_whatever_its_layout(X3, dtype):
         np.testing.assert_allclose(result, expected, atol=1e-4 if dtype == "float32" else 1e-9)
 
 
+def read_only(X):
+    """Return a view that cannot be written to."""
+    view = X[:]
+    view.flags.writeable = False
+    return view
+
+
+def mapped(X, folder):
+    """Return the samples as a memory map."""
+    np.save(folder / "X.npy", X)
+    return np.load(folder / "X.npy", mmap_mode="r")
+
+
+# each from an array (n, T, c) to what users may have
+FORMS = {
+    "array": lambda X, _: X,
+    "nested lists": lambda X, _: X.tolist(),
+    "read-only": lambda X, _: read_only(X),
+    "memory map": mapped,
+    "tensor": lambda X, _: torch.from_numpy(X),
+    "tensor with a gradient": lambda X, _: torch.from_numpy(X).requires_grad_(),
+    "bfloat16": lambda X, _: torch.from_numpy(X).bfloat16(),
+    "half precision": lambda X, _: torch.from_numpy(X).half(),
+    "integers": lambda X, _: X.astype(np.int8),
+    "pandas": lambda X, _: pd.DataFrame(X.reshape(len(X), -1)).add_prefix("c"),
+    "pandas with its own missing values": lambda X, _: (
+        pd.DataFrame(X.reshape(len(X), -1)).add_prefix("c").convert_dtypes()
+    ),
+    "polars": lambda X, _: pl.DataFrame(X.reshape(len(X), -1)),
+    "ragged": lambda X, _: [X[0, :2], *X[1:]],
+    "ragged lists of tensors": lambda X, _: [
+        torch.from_numpy(x).bfloat16().requires_grad_() for x in X
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_takes_what_the_estimators_take(X3, form, tmp_path):
+    whole = np.random.default_rng(0).integers(-8, 8, size=(12, 4, 3)).astype("f8")
+    X = FORMS[form](whole, tmp_path)
+    model = ResidualTransformerRegressor(token_dim=3, max_iter=1, tol=None, random_state=0)
+    assert np.isfinite(model.fit(X, whole[:, 0, 0]).predict(X)).all()
+    scaler = TokenStandardScaler(token_dim=3)
+    scaled = scaler.fit(X).transform(X)
+    if "ragged" not in form:  # the very numbers, which all of these can hold
+        expected = TokenStandardScaler().fit(whole)
+        assert_allclose(scaler.mean_, expected.mean_, rtol=1e-12, atol=1e-12)
+        assert_allclose(np.reshape(scaled, whole.shape), expected.transform(whole), atol=1e-6)
+    both = make_pipeline(scaler, model).fit(X, whole[:, 0, 0])
+    assert np.isfinite(both.predict(X)).all()
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        [["a", "b", "c"]],
+        np.ones((3, 7)),
+        np.ones((3, 2, 4)),
+        np.ones((2, 2, 2, 2)),
+        np.full((2, 2, 3), np.inf),
+        np.ones((2, 2, 3)) * 1j,
+        csr_matrix(np.eye(3)),
+        [np.ones((2, 3)), np.ones((2, 4))],
+        [np.ones((2, 3)), np.ones(3)],
+        torch.empty((2, 2, 3), device="meta"),
+    ],
+    ids=range(10),
+)
+def test_refuses_what_the_estimators_refuse_and_says_so_alike(X):
+    messages = []
+    for estimator in (
+        ResidualTransformerRegressor(token_dim=3, max_iter=1),
+        TokenStandardScaler(token_dim=3),
+    ):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            estimator.fit(X, np.ones(len(X) if isinstance(X, list) else X.shape[0]))
+        messages.append(str(caught.value).replace(type(estimator).__name__, "it"))
+    assert messages[0] == messages[1]
+
+
 @pytest.mark.parametrize(
     ("X", "error", "message"),
     [
         (csr_matrix(np.eye(4)), TypeError, "[Ss]parse"),
-        (np.array([[[1.0, np.inf]]]), ValueError, "infinity"),
+        (np.array([[[1.0, np.inf, 2.0]]]), ValueError, "infinity"),
         ([np.ones((2, 3)), np.full((1, 3), np.inf)], ValueError, r"X\[1\]"),
-        ([np.ones((2, 3)), np.ones((2, 4))], ValueError, r"sequences \[1\] have \[4\]"),
-        ([np.ones((2, 3)), np.ones(3)], ValueError, r"X\[1\] has 1 dimensions"),
-        ([np.ones((2, 3)), np.array([["a"] * 3])], ValueError, r"X\[1\] cannot be read"),
+        ([np.ones((2, 3)), np.ones((2, 4))], ValueError, r"\[3, 4\], sample 1"),
+        ([np.ones((2, 3)), np.ones(3)], ValueError, "not all 2-D arrays"),
+        ([np.ones((2, 3)), np.array([["a"] * 3])], ValueError, "Sample 1 of X is not usable"),
+        ([np.ones((2, 3)), np.ones((0, 3))], ValueError, r"real token, in row\(s\) 1"),
         (np.ones((2, 2, 2, 2)), ValueError, "dim"),
         (np.ones((3, 7)), ValueError, "7 columns.*token_dim=3"),
-        (np.ones((3, 2, 4)), ValueError, "expecting 3"),
+        (np.ones((3, 2, 4)), ValueError, "4 features per token, but token_dim=3"),
+        ([np.ones((2, 4))], ValueError, "4 features per token, but token_dim=3"),
     ],
 )
 def test_bad_input_is_named(X, error, message):

@@ -216,8 +216,9 @@ def test_quiet_and_without_global_effects(folder, capfd):
     [
         ({"layer": 3}, "hidden states 0 to 2"),
         ({"layer": -4}, "hidden states 0 to 2"),
-        ({"layer": "last"}, "layer must be"),
-        ({"layer": 1.0}, "layer must be"),
+        ({"layer": "last"}, "'layer' parameter of TextTokenEmbedder must be"),
+        ({"device": "abacus"}, "device='abacus' is not a device torch knows"),
+        ({"layer": 1.0}, "'layer' parameter of TextTokenEmbedder must be"),
         ({"batch_size": 0}, "batch_size"),
         ({"max_length": 0}, "max_length"),
     ],

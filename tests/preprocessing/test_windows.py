@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -194,17 +195,30 @@ def test_bad_series_are_named(series, change, message):
 
 def test_bad_parameters_are_named(series):
     for name in ("window", "horizon", "stride", "sampling"):
-        options = {"window": 3, "horizon": 1, name: 0}
-        with pytest.raises(ValueError, match=f"{name} must be at least 1"):
-            make_windows(series, "T", **options)
-        with pytest.raises(TypeError, match=f"{name} must be an integer"):
-            make_windows(series, "T", **{**options, name: 1.5})
+        for value in (0, 1.5, True, "3", None):
+            options = {"window": 3, "horizon": 1, name: value}
+            with pytest.raises(ValueError, match=f"'{name}' parameter of make_windows must be an "):
+                make_windows(series, "T", **options)
+    for horizon in ([], [1, 0], [1.0], np.array([[1]]), "12"):
+        with pytest.raises(ValueError, match="or a sequence of them"):
+            make_windows(series, "T", 3, horizon)
     with pytest.raises(TypeError, match=r"\['name'\] are not numeric"):
         make_windows(series.assign(name="x"), "T", 3, 1)
     from scipy.sparse import csr_matrix
 
     with pytest.raises(TypeError, match=r"[Ss]parse"):
         make_windows(csr_matrix(series.to_numpy()), 0, 3, 1)
+
+
+@pytest.mark.parametrize("convert", [torch.Tensor.bfloat16, torch.Tensor.requires_grad_])
+def test_series_may_be_tensors(convert):
+    values = np.arange(12.0).reshape(6, 2)
+    series = convert(torch.from_numpy(values))
+    expected = SlidingWindows(3).fit_transform(values)
+    np.testing.assert_array_equal(SlidingWindows(3).fit_transform(series), expected)
+    np.testing.assert_array_equal(make_windows(series, 0, 3, 1).X, expected[2:-1])
+    for integer in (np.uint8(3), np.int64(3)):
+        assert make_windows(values, 0, integer, np.uint8(1)).X.shape == (3, 3, 2)
 
 
 def test_statistics_of_the_training_block_alone():
