@@ -1,4 +1,4 @@
-"""Declarative checks of constructor parameters.
+"""Declarative checks of constructor parameters and of arguments of functions.
 
 A constraint is a predicate and the words for it; a parameter is valid when one of its
 constraints holds. scikit-learn's own machinery for this is private, hence this small one.
@@ -6,12 +6,16 @@ constraints holds. scikit-learn's own machinery for this is private, hence this 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,23 @@ def check_parameters(
         raise InvalidParameterError(
             f"The {parameter!r} parameter of {name} must be {words}. Got {value!r} instead."
         )
+
+
+def check_arguments(**constraints: Sequence[Constraint]) -> Callable[[Function], Function]:
+    """Check arguments of a function, those that are passed, before it is called."""
+
+    def decorate(function: Function) -> Function:
+        positions = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            passed = dict(zip(positions, args, strict=False)) | kwargs
+            check_parameters(function.__qualname__, passed, constraints)
+            return function(*args, **kwargs)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
 
 
 class InvalidParameterError(ValueError, TypeError):

@@ -10,11 +10,18 @@ from scipy.signal import lfilter
 from sklearn.utils import check_random_state
 
 from sklearn_restf._data.arrays import validating
-from sklearn_restf._utils.validation import RANDOM_STATE, check_parameters, real
-from sklearn_restf.datasets._dataset_arguments import check_interval
-from sklearn_restf.datasets._generators import check_at_least
+from sklearn_restf._utils.validation import RANDOM_STATE, check_arguments, integer, real
+from sklearn_restf.datasets._dataset_arguments import INTERVAL
 
 
+@check_arguments(
+    n_steps=[integer(1)],
+    freq=[INTERVAL],
+    n_gaps=[integer(0)],
+    gap_length=[integer(1)],
+    missing_fraction=[real(0, 1)],
+    random_state=[RANDOM_STATE],
+)
 def make_climate_series(
     n_steps: int = 1440,
     *,
@@ -73,16 +80,8 @@ def make_climate_series(
     >>> list(frame.columns[:3])
     ['p (mbar)', 'T (degC)', 'Tpot (K)']
     """
-    check_at_least("n_steps", n_steps, 1)
-    check_at_least("n_gaps", n_gaps, 0)
-    check_at_least("gap_length", gap_length, 1)
-    check_parameters(
-        "make_climate_series",
-        {"missing_fraction": missing_fraction, "random_state": random_state},
-        {"missing_fraction": [real(0, 1)], "random_state": [RANDOM_STATE]},
-    )
     random = check_random_state(random_state)
-    step = check_interval(freq)
+    step = pd.Timedelta(freq)
     with validating("start"):
         index = pd.date_range(start, periods=n_steps, freq=step, name="time", unit="ns")
     hours_per_step = step / pd.Timedelta("1h")

@@ -1,4 +1,4 @@
-"""Arguments that several data sets share, checked so that a message names them."""
+"""What arguments that several data sets share may be."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from typing import Any
 
 import pandas as pd
 
-from sklearn_restf._data.arrays import validating
+from sklearn_restf._utils.validation import Constraint
 
 
-def check_interval(freq: Any) -> pd.Timedelta:
-    """Return a fixed, positive interval of time."""
-    if not isinstance(freq, str | datetime.timedelta):
-        raise TypeError(f"freq must be a fixed interval such as '10min', got {freq!r}.")
+def is_interval(value: Any) -> bool:
+    """Tell whether this is a fixed, positive interval of time, or the name of one."""
     try:
-        step = pd.Timedelta(freq)
-    except ValueError as error:
-        raise ValueError(f"freq must be a fixed interval such as '10min', got {freq!r}.") from error
-    if not step > pd.Timedelta(0):
-        raise ValueError(f"freq must be positive, got {freq!r}.")
-    return step
+        return isinstance(value, str | datetime.timedelta) and pd.Timedelta(value) > pd.Timedelta(0)
+    except ValueError:
+        return False
 
 
-def check_encoding(encoding: Any) -> None:
-    """Raise if this is no encoding of text, as base64 is none."""
-    if not isinstance(encoding, str):
-        raise TypeError(f"encoding must be a name such as 'utf-8', got {encoding!r}.")
-    with validating("encoding"):
-        try:
-            b"  ".decode(encoding)  # of nothing at all Python does not look the encoding up
-        except UnicodeDecodeError:
-            pass
-        except LookupError as error:
-            raise ValueError(f"encoding={encoding!r} is unknown, or none of text.") from error
+def is_encoding(value: Any) -> bool:
+    """Tell whether this is the name of an encoding of text, as base64 is none."""
+    try:
+        b"  ".decode(value)  # of nothing at all Python does not look the encoding up
+    except UnicodeDecodeError:
+        pass
+    except (LookupError, TypeError, ValueError):
+        return False
+    return True
+
+
+INTERVAL = Constraint(is_interval, "a fixed, positive interval such as '10min'")
+ENCODING = Constraint(is_encoding, "the name of an encoding of text such as 'utf-8'")

@@ -10,11 +10,31 @@ from sklearn.preprocessing import scale
 from sklearn.utils import check_random_state
 
 from sklearn_restf._data.arrays import validating
-from sklearn_restf._utils.validation import RANDOM_STATE, check_parameters, real
+from sklearn_restf._utils.validation import (
+    RANDOM_STATE,
+    check_arguments,
+    integer,
+    one_of,
+    real,
+    sequence_of,
+)
+
+_TOKENS = {
+    "n_samples": [integer(1)],
+    "n_tokens": [integer(1), sequence_of(integer(1), "a pair of such, the lower one first", 2)],
+    "n_features": [integer(1)],
+    "random_state": [RANDOM_STATE],
+}
 
 _TEACHER_WIDTH = 8
 
 
+@check_arguments(
+    **_TOKENS,
+    n_targets=[integer(1)],
+    target=[one_of("sequence", "token")],
+    noise=[real(0)],
+)
 def make_token_regression(
     n_samples: int = 100,
     n_tokens: int | tuple[int, int] = 8,
@@ -86,14 +106,6 @@ def make_token_regression(
     >>> np.linalg.svd(X[7], compute_uv=False).round(6)
     array([3. , 2. , 1. , 0.1])
     """
-    if target not in ("sequence", "token"):
-        raise ValueError(f"target must be 'sequence' or 'token', got {target!r}.")
-    check_at_least("n_targets", n_targets, 1)
-    check_parameters(
-        "make_token_regression",
-        {"noise": noise, "random_state": random_state},
-        {"noise": [real(0)], "random_state": [RANDOM_STATE]},
-    )
     random = check_random_state(random_state)
     samples = _draw_tokens(n_samples, n_tokens, n_features, singular_values, random)
     scores = _teacher_scores(samples, n_targets, random)
@@ -101,7 +113,7 @@ def make_token_regression(
     flat = np.concatenate(scores) if target == "token" else np.stack([s.mean(0) for s in scores])
     flat = scale(flat) + noise * random.standard_normal(flat.shape)
     flat = flat[:, 0] if n_targets == 1 else flat
-    is_ragged = isinstance(n_tokens, Sequence)
+    is_ragged = np.ndim(n_tokens) > 0
     X = samples if is_ragged else np.stack(samples)
     if target == "sequence":
         return X, flat
@@ -109,6 +121,7 @@ def make_token_regression(
     return X, (y if is_ragged else np.stack(y))
 
 
+@check_arguments(**_TOKENS, n_classes=[integer(2)], flip_y=[real(0, 1)])
 def make_token_classification(
     n_samples: int = 100,
     n_tokens: int | tuple[int, int] = 8,
@@ -165,15 +178,8 @@ def make_token_classification(
     >>> len(X), X[0].shape[1], np.bincount(y)
     (60, 4, array([20, 20, 20]))
     """
-    check_at_least("n_classes", n_classes, 2)
-    check_at_least("n_samples", n_samples, 1)
     if n_samples < n_classes:
         raise ValueError(f"n_samples={n_samples} is less than n_classes={n_classes}.")
-    check_parameters(
-        "make_token_classification",
-        {"flip_y": flip_y, "random_state": random_state},
-        {"flip_y": [real(0, 1)], "random_state": [RANDOM_STATE]},
-    )
     random = check_random_state(random_state)
     X, score = make_token_regression(
         n_samples, n_tokens, n_features, singular_values=singular_values, random_state=random
@@ -185,27 +191,12 @@ def make_token_classification(
     return X, y
 
 
-def check_at_least(name: str, value: Any, lowest: int) -> None:
-    """Raise if `value` is not an integer of at least `lowest`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
-    if value < lowest:
-        raise ValueError(f"{name} must be at least {lowest}, got {value}.")
-
-
 def _draw_tokens(
     n_samples: int, n_tokens: Any, n_features: int, singular_values: Any, random: Any
 ) -> list[np.ndarray]:
-    low: Any = n_tokens
-    high: Any = n_tokens
-    if not isinstance(n_tokens, int | np.integer):
-        if not isinstance(n_tokens, Sequence) or len(n_tokens) != 2:
-            raise TypeError(f"n_tokens must be an integer or a pair of them, got {n_tokens!r}.")
-        low, high = n_tokens
-    check_at_least("n_samples", n_samples, 1)
-    check_at_least("n_tokens", low, 1)
-    check_at_least("the upper end of n_tokens", high, low)
-    check_at_least("n_features", n_features, 1)
+    low, high = n_tokens if np.ndim(n_tokens) else (n_tokens, n_tokens)
+    if low > high:
+        raise ValueError(f"n_tokens: the upper end is below the lower one in {n_tokens!r}.")
     lengths = random.randint(low, high + 1, size=n_samples)
     samples = []
     for length in lengths:

@@ -14,15 +14,24 @@ import pandas as pd
 from sklearn.utils import Bunch
 
 from sklearn_restf._data.arrays import validating
-from sklearn_restf.datasets._dataset_arguments import check_encoding, check_interval
+from sklearn_restf._utils.validation import Constraint, check_arguments, one_of
+from sklearn_restf.datasets._dataset_arguments import ENCODING, INTERVAL
 from sklearn_restf.datasets._download import read_description
 from sklearn_restf.datasets._repair_report import REPAIR_KINDS, RepairReport
 from sklearn_restf.datasets._station_file import StationTable, read_station_bytes
 
 _STATION_STEP = pd.Timedelta("10min")
-_DUPLICATES = ("first", "last", "mean")
+_DELIMITER = Constraint(
+    lambda v: isinstance(v, str) and len(v) == 1 and v not in '\r\n"\0', "a single character"
+)
 
 
+@check_arguments(
+    duplicates=[one_of("first", "last", "mean")],
+    freq=[one_of("infer"), INTERVAL],
+    encoding=[one_of("auto"), ENCODING],
+    delimiter=[one_of("auto"), _DELIMITER],
+)
 def load_mpi_roof(
     path: str | os.PathLike[str] | IO[Any] | Sequence[str | os.PathLike[str] | IO[Any]],
     *,
@@ -103,12 +112,6 @@ def load_mpi_roof(
     >>> station.report.counts["missing_codes"], station.report.counts["gaps"]
     (1, 1)
     """
-    if duplicates not in _DUPLICATES:
-        raise ValueError(f"duplicates must be one of {_DUPLICATES}, got {duplicates!r}.")
-    if encoding != "auto":
-        check_encoding(encoding)
-    if delimiter != "auto" and not _is_delimiter(delimiter):
-        raise ValueError(f"delimiter must be 'auto' or a single character, got {delimiter!r}.")
     missing_codes = _numbers(missing_codes)
     is_several = isinstance(path, Sequence) and not isinstance(path, str)
     sources: Sequence[Any] = path if is_several else [path]  # type: ignore[assignment]
@@ -127,10 +130,6 @@ def load_mpi_roof(
         feature_names=list(frame.columns),
         DESCR=read_description("mpi_roof.rst"),
     )
-
-
-def _is_delimiter(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 1 and value not in '\r\n"\0'
 
 
 def _numbers(missing_codes: Any) -> list[float]:
@@ -183,7 +182,7 @@ def clean_station_tables(
     values, stamps = values[readable], stamps[readable]
     counts["out_of_order_rows"] = int((stamps.asi8 < np.maximum.accumulate(stamps.asi8)).sum())
 
-    step = _find_step(stamps) if freq == "infer" else check_interval(freq)
+    step = _find_step(stamps) if freq == "infer" else pd.Timedelta(freq)
     on_grid, distance = _snap(stamps, step)
     counts["moved_stamps"] = int((distance != 0).sum())
     if freq != "infer" and counts["moved_stamps"] * 2 > len(stamps):

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
-from sklearn_restf.datasets._dataset_arguments import check_encoding
+from sklearn_restf._utils.validation import check_arguments, instance_of, one_of
+from sklearn_restf.datasets._dataset_arguments import ENCODING
 from sklearn_restf.datasets._download import RemoteArchive, fetch_archive, read_description
 
 _TARGET_NAMES = ["negative", "positive"]
 _UNLABELLED = -1
 _STEMS = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
+_SUBSET = one_of(*_STEMS)
 # What a line is made of: by the header of GLUE's files, and where there is none.
 _LAYOUTS: dict[tuple[str, ...], tuple[str, str]] = {
     ("sentence", "label"): (
@@ -44,6 +46,7 @@ _ARCHIVE = RemoteArchive(
 )
 
 
+@check_arguments(subset=[_SUBSET])
 def fetch_sst2(
     *,
     subset: str = "train",
@@ -138,7 +141,7 @@ def fetch_sst2(
     >>> from sklearn_restf.datasets import fetch_sst2
     >>> sentences, classes = fetch_sst2(subset="validation", return_X_y=True)  # doctest: +SKIP
     """
-    stem = _stem_of(subset)
+    stem = _STEMS[subset]
     path, members = fetch_archive(
         _ARCHIVE.adapted(url, mirrors, checks),
         data_home=data_home,
@@ -153,6 +156,9 @@ def fetch_sst2(
     return _as_asked(sentences, labels, path, as_frame, return_X_y)
 
 
+@check_arguments(
+    path=[instance_of(str, os.PathLike, words="a path")], subset=[_SUBSET], encoding=[ENCODING]
+)
 def load_sst2(
     path: str | os.PathLike[str],
     *,
@@ -212,11 +218,8 @@ def load_sst2(
     >>> classes
     array([1, 0])
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a path, got {type(path).__name__}.")
     path = Path(path)
-    stem = _stem_of(subset)
-    check_encoding(encoding)
+    stem = _STEMS[subset]
     if path.is_dir():
         found = [file for file in (path / f"{stem}.tsv", path / f"{stem}.txt") if file.is_file()]
         if len(found) > 1:
@@ -234,12 +237,6 @@ def load_sst2(
         )
     sentences, labels = _parse(path.read_bytes(), str(path), encoding)
     return _as_asked(sentences, labels, path, as_frame, return_X_y)
-
-
-def _stem_of(subset: str) -> str:
-    if not isinstance(subset, str) or subset not in _STEMS:
-        raise ValueError(f"subset must be 'train', 'validation' or 'test', got {subset!r}.")
-    return _STEMS[subset]
 
 
 def _parse(content: bytes, name: str, encoding: str) -> tuple[list[str], np.ndarray]:

@@ -177,7 +177,7 @@ def test_sst2_subsets(server, tmp_path):
     assert classes.tolist() == [-1, -1]
     assert fetch(as_frame=True).frame.columns.tolist() == ["sentence", "label"]
     assert len(server.requests) == 1
-    with pytest.raises(ValueError, match="subset must be"):
+    with pytest.raises(ValueError, match="'subset' parameter"):
         fetch(subset="all")
 
 

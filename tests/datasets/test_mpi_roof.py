@@ -452,9 +452,13 @@ def test_one_wild_stamp_does_not_fill_the_memory(year):
 @pytest.mark.parametrize(
     ("parameters", "error", "message"),
     [
-        ({"duplicates": "median"}, ValueError, "duplicates must be one of"),
-        ({"freq": "fortnight"}, ValueError, "freq must be a fixed interval"),
-        ({"freq": "-10min"}, ValueError, "freq must be positive"),
+        ({"duplicates": "median"}, ValueError, "'duplicates' parameter"),
+        (
+            {"freq": "fortnight"},
+            ValueError,
+            r"must be (one of )?'infer' or a fixed, positive interval",
+        ),
+        ({"freq": "-10min"}, ValueError, "a fixed, positive interval"),
         ({"freq": "1h"}, ValueError, "not the interval of the file"),
         ({"encoding": "ascii"}, ValueError, "is not ascii"),
     ],

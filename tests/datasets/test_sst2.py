@@ -103,5 +103,5 @@ def test_other_encodings(tmp_path):
 
 
 def test_unknown_subset(tmp_path):
-    with pytest.raises(ValueError, match="subset must be 'train', 'validation' or 'test'"):
+    with pytest.raises(ValueError, match=r"'subset' parameter.* one of 'train', 'validation'"):
         load_sst2(tmp_path, subset="all")
