@@ -6,7 +6,6 @@ import numbers
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.class_weight import compute_class_weight
@@ -35,10 +34,8 @@ def read_sample_weight(
     if isinstance(sample_weight, numbers.Real):
         sample_weight = np.full(n_samples, float(sample_weight))
     with validating(input_name):
-        if isinstance(sample_weight, torch.Tensor):
-            sample_weight = as_numpy(sample_weight)
         weight = check_array(
-            sample_weight,
+            as_numpy(sample_weight),
             ensure_2d=False,
             allow_nd=True,
             dtype=np.float64,
@@ -77,7 +74,7 @@ def read_y_numeric(
         "estimator": estimator,
     }
     with validating(input_name):
-        y = as_numpy(y) if isinstance(y, torch.Tensor) else y
+        y = as_numpy(y)
         if per_token:
             return read_y_per_token(y, tokens, options)
         y = check_array(y, **options)
@@ -91,7 +88,7 @@ def read_y_per_token(y: Any, tokens: RawTokens, options: dict[str, Any]) -> np.n
     """Return one target (vector) a token, real tokens only."""
     lengths = tokens.lengths
     if lengths is not None and (isinstance(y, list | tuple) or is_object_array(y)):
-        pieces = [as_numpy(p) if isinstance(p, torch.Tensor) else np.asarray(p) for p in y]
+        pieces = [np.asarray(as_numpy(p)) for p in y]
         check_length(pieces, tokens, "y")
         for i, (piece, length) in enumerate(zip(pieces, lengths, strict=True)):
             if piece.ndim not in (1, 2) or len(piece) != length:

@@ -116,19 +116,12 @@ def plan_layout(
         channel_weight = weight
     if not standardize:
         return layout
-    mean, scale = weighted_moments(tokens, channel_weight)
+    mean, scale, _ = weighted_moments(tokens, channel_weight)
     # constant channels are centred, and left unscaled
     return replace(layout, mean=mean, scale=np.where(scale > 0, scale, 1.0))
 
 
 def weighted_moments(
-    tokens: RawTokens, weight: np.ndarray, name: str = "X"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted mean and standard deviation per channel (0 where constant)."""
-    return channel_moments(tokens, weight, name)[:2]
-
-
-def channel_moments(
     tokens: RawTokens, weight: np.ndarray, name: str = "X"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean, standard deviation (0 where constant) and total weight per channel.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin
@@ -138,7 +137,7 @@ class ClassificationBase(ClassifierMixin, ResidualTransformerBase):
 
     def _read_labels(self, y: Any, tokens: RawTokens, input_name: str) -> np.ndarray:
         name = type(self).__name__
-        y = as_numpy(y) if isinstance(y, torch.Tensor) else y
+        y = as_numpy(y)
         shape = np.asarray(y).shape
         if len(shape) == 2 and shape[1] > 1:
             raise ValueError(

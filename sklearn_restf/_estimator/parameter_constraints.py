@@ -8,6 +8,7 @@ import torch
 from sklearn_restf._model import ACTIVATIONS, may_be_model
 from sklearn_restf._utils.validation import (
     BOOL,
+    NONE,
     RANDOM_STATE,
     Constraint,
     instance_of,
@@ -17,7 +18,6 @@ from sklearn_restf._utils.validation import (
 )
 
 NAN = Constraint(lambda v: isinstance(v, float | np.floating) and bool(np.isnan(v)), "nan")
-NONE = one_of(None)
 GPT2_MODEL = Constraint(may_be_model, "the folder, or the name on the hub, of a GPT-2 model")
 
 PARAMETER_CONSTRAINTS: dict[str, list[Constraint]] = {

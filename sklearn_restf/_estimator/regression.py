@@ -113,7 +113,7 @@ class RegressionBase(RegressorMixin, ResidualTransformerBase):
         """Return mean and standard deviation of each output (0 where constant)."""
         if self.pooling == "none" and tokens.lengths is not None:
             weight = np.repeat(weight, tokens.lengths)
-        return weighted_moments(RawTokens(self._columns(y, tokens)), weight, "y")
+        return weighted_moments(RawTokens(self._columns(y, tokens)), weight, "y")[:2]
 
     def _refuse_other_targets(self, y: np.ndarray, tokens: RawTokens, weight: np.ndarray) -> None:
         constant = self._target.scale == 0

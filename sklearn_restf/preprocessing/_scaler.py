@@ -18,7 +18,7 @@ from sklearn_restf._data.arrays import (
     real_token_mask,
 )
 from sklearn_restf._data.targets import read_sample_weight
-from sklearn_restf._data.tokens import TokenLayout, channel_moments, check_compatible
+from sklearn_restf._data.tokens import TokenLayout, check_compatible, weighted_moments
 from sklearn_restf._estimator.parameter_constraints import PARAMETER_CONSTRAINTS
 from sklearn_restf._utils.validation import BOOL, check_parameters
 from sklearn_restf.preprocessing._output import TokenOutputMixin
@@ -144,7 +144,7 @@ class TokenStandardScaler(TokenOutputMixin, OneToOneFeatureMixin, TransformerMix
             weight = np.repeat(weight[:, None], tokens.values.shape[1], axis=1)
             for piece in tokens.slices():
                 weight[piece] *= real_token_mask(tokens.values[piece], self.padding_value)
-        self.mean_, scale, seen = channel_moments(tokens, weight)
+        self.mean_, scale, seen = weighted_moments(tokens, weight)
         with np.errstate(over="ignore", under="ignore"):
             self.var_ = scale**2
             self.n_tokens_seen_ = seen * unit
