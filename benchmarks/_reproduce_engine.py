@@ -134,7 +134,7 @@ def jacobian_norms(weights, x, beta, pooling, n_iter=60):
     y = torch.zeros(x.shape[:2] if pooling == "none" else len(x), dtype=x.dtype)
     objective = WithoutBias.of(weights, x, y, beta, pooling)
     models = [objective.of_one(model, float(value)) for model, value in enumerate(beta)]
-    return torch.tensor([model.gauss_newton_norm(n_iter, tol=0.0) for model in models]).to(x)
+    return torch.tensor([model.gauss_newton_norm(n_iter, tol=1e-6) for model in models]).to(x)
 
 
 def train(weights, x, y, beta, rate, pooling, n_iter):
