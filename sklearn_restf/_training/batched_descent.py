@@ -138,21 +138,24 @@ class BatchedDescent:
     def iterations(self) -> Iterator[int]:
         """Run trials, many at a time; yield the largest number of iterations taken after each.
 
-        An interrupt leaves the state before the trials that were not read.
+        Where trials run ahead, an interrupt leaves the state before those that were not read.
         """
         while (self.ended == 0).any():
             left = self.settings.max_iter - self.n_iter[self.ended == 0].min()
             count = max(1, min(self.ahead, int(left)))
             records = self.record.new_empty((count, *self.record.shape))
-            before = self._snapshot(), self.n_iter.copy(), self.ended
+            # where every trial is read, an interrupt ends the whole search: nothing to go back to
+            before = self._snapshot() if self.ahead > 1 else None
+            counts = self.n_iter.copy(), self.ended
             try:
                 for row in records:
                     self._trial() if self.graph is None else self.graph.replay()
                     row.copy_(self.record)
                 taken = [self._write_down(record) for record in records.cpu().numpy()]
             except BaseException:
-                state, self.n_iter, self.ended = before
-                self._restore(state)
+                if before is not None:
+                    self.n_iter, self.ended = counts
+                    self._restore(before)
                 raise
             yield from taken
 
